@@ -68,6 +68,7 @@ def measure_start(spec: MicroSpec, max_new_tokens: int) -> MeasuredStart:
 def main(
     suite: str,
     seeds: list[int],
+    groups: Annotated[list[str] | None, typer.Option("--group", help="Only these; repeatable.")] = None,
     to: Annotated[Path, typer.Option("--to", help="Folder of the records.")] = ROOT / "results" / "starts",
 ) -> None:
     """Measure the starts of a suite's micro policies that were not measured yet."""
@@ -77,6 +78,8 @@ def main(
     starts, policies = dict(known.starts), dict(known.policies)
     for seed in seeds:
         for group in config.groups:
+            if groups and group.name not in groups:
+                continue
             for policy in group.policies:
                 spec = micro_spec(policy, seed, config.engine_options.get("numerics", "portable"))
                 if spec.key not in starts:

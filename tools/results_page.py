@@ -332,7 +332,7 @@ def clocks(store: Store, suite: str, group: str) -> str:
     for row in choose_rows(store.rows(suite)):
         if row.group == group:
             line = make_pace_line(row)
-            if line.gain != "–":
+            if line.gain != "–" or line.kappa != "–":
                 lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost])
     return _table(["regime", "kappa", "gain at the end", "greedy", "cost"], lines)
 
