@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 from random import Random
 from typing import ClassVar, NamedTuple
 
@@ -110,6 +109,7 @@ class Countdown(Generated):
     """Puzzles: an expression of given numbers that makes a target (`countdown.3+4`: of three or four numbers)"""
 
     size: ClassVar[int] = 200
+    asks_as_evaluated: ClassVar[bool] = True
 
     def check_name(self) -> None:
         self.counts = counts_of(self.name)
@@ -140,15 +140,3 @@ class Countdown(Generated):
         )
         labels = {"skill": f"{len(puzzle.numbers)} numbers"}
         return Prompt(f"{NAME}-{derive(NAME, question):016x}", question, puzzle.solution, labels)
-
-    def draw(
-        self,
-        step_seed: int,
-        count: int,
-        *,
-        min_level: int | None = None,
-        part: str = "all",
-        data_dir: Path | None = None,
-    ) -> list[Prompt]:
-        drawn = super().draw(step_seed, count, min_level=min_level, part=part, data_dir=data_dir)
-        return self.as_evaluated(drawn)

@@ -96,6 +96,7 @@ class Gym(Generated):
     """Puzzles of reasoning-gym, one generator each (`gym.knights_knaves`), with settings as levels"""
 
     results_version: ClassVar[int | None] = 1
+    asks_as_evaluated: ClassVar[bool] = True
 
     def check_name(self) -> None:
         _, dot, part = self.name.partition(".")
@@ -119,18 +120,6 @@ class Gym(Generated):
             instruction=INSTRUCTION,
             scorer="exact",
         )
-
-    def draw(
-        self,
-        step_seed: int,
-        count: int,
-        *,
-        min_level: int | None = None,
-        part: str = "all",
-        data_dir: Path | None = None,
-    ) -> list[Prompt]:
-        drawn = super().draw(step_seed, count, min_level=min_level, part=part, data_dir=data_dir)
-        return self.as_evaluated(drawn)
 
     def held_out(self, data_dir: Path | None = None, fetch: bool = True) -> list[Prompt]:
         return list(_hold_out(self.name, self.size))

@@ -126,10 +126,12 @@ class TaskSource(ABC):
 
 
 class Generated(TaskSource):
-    """A question's text decides its side. size: held out."""
+    """A question's text decides its side. size: held out. asks_as_evaluated: training asks with evaluation's instruction; not by
+    default, so that tasks which were made before train as they did."""
 
     generated = trains = True
     size: ClassVar[int] = 200
+    asks_as_evaluated: ClassVar[bool] = False
 
     @abstractmethod
     def invent(self, random: Random) -> Prompt:
@@ -150,9 +152,10 @@ class Generated(TaskSource):
     ) -> list[Prompt]:
         self.without_levels(min_level)
         parts = {"all": (1, 2, 3, 4), "tuning": (1,), "final": (2, 3, 4)}[part]
-        return self._distinct(Random(step_seed), count, lambda side: side in parts)
+        drawn = self._distinct(Random(step_seed), count, lambda side: side in parts)
+        return self._as_evaluated(drawn) if self.asks_as_evaluated else drawn
 
-    def as_evaluated(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+    def _as_evaluated(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The questions as `evaluation()` asks them by default, with its instruction."""
         task = self.evaluation()
         return [replace(prompt, text=task.render(prompt, task.styles[0])) for prompt in prompts]
