@@ -56,6 +56,19 @@ SELECT c.group_name AS "group", c.regime, c.seed,
 FROM current_cells c JOIN spent s USING (suite, cell), last WHERE c.suite = $1 AND c.kind = 'cell' AND $2 <> ''
 GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last.width
 """
+# Of mixed training, one task's points alone; what was spent by then is that of all tasks
+_HELD_OUT_OF_TASK = _HELD_OUT.replace("JOIN curves v", "JOIN task_curves v").replace("v.metric = $2", "v.task = $2")
+_REWARD_OF_TASK = f"""
+WITH spent AS ({_SPENT}), last AS (SELECT greatest(1, max(step) // 24) AS width FROM spent)
+SELECT c.group_name AS "group", c.regime, c.seed,
+    c.state = 'done' AS done, s.policy, max(s.step) AS steps, max(s.rollouts) AS rollouts,
+    max(s.tokens) AS tokens,
+    max(s.seconds) AS seconds, sum(t."right") / nullif(sum(t."right" + t.wrong), 0) AS y
+FROM current_cells c JOIN spent s USING (suite, cell) JOIN task_steps t USING (suite, cell, policy, step), last
+WHERE c.suite = $1 AND c.kind = 'cell' AND t.task = $2
+GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last.width
+"""
+_EVERY_TASK = "all"
 
 
 def draw(store: Store, suite: str) -> None:
@@ -66,8 +79,9 @@ def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
         kind = choose_one("Curve", kinds, "curve", width=260)
         axis = choose_one("Against", list(AXES), "against", width=140)
-    sql, metric = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
-    rows = store.frame(sql, suite, metric).dropna(subset=["y"])
+        mixed = store.frame("SELECT DISTINCT task FROM task_steps WHERE suite = ? ORDER BY task", suite)["task"]
+        task = choose_one("Task", [_EVERY_TASK, *mixed], "task", width=220) if len(mixed) else _EVERY_TASK
+    rows = _read_points(store, suite, kind, task)
     if rows["done"].any():
         rows = rows[rows["done"]]  # a mean over seeds of unequal progress would mislead
     if rows.empty:
@@ -99,6 +113,16 @@ def draw(store: Store, suite: str) -> None:
     titles = {"area": number_column("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
     draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
+
+
+def _read_points(store: Store, suite: str, kind: str, task: str) -> pd.DataFrame:
+    """Return the points of a kind of curve, of all tasks or, of mixed training, of one: a row for each group, regime, seed, policy
+    and step; y: a share."""
+    if task == _EVERY_TASK:
+        sql, of = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
+    else:
+        sql, of = (_REWARD_OF_TASK if kind == REWARD else _HELD_OUT_OF_TASK), task
+    return store.frame(sql, suite, of).dropna(subset=["y"])
 
 
 def _find_baseline(store: Store, suite: str) -> str:

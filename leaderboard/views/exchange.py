@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from itertools import permutations
 
+import msgspec
 import pandas as pd
 import streamlit as st
 
 from harness.statistics.comparison import INCONCLUSIVE
+from harness.store.by_task import read_task_help, read_task_rewards
 from harness.store.statistic import POINTS
 from harness.store.table import MEAN
 from leaderboard import charts
@@ -80,6 +82,7 @@ def draw(store: Store, suite: str) -> None:
         draw_figures(figures[len(chosen) :], "flows")
         _draw_residuals(part)
     _draw_all_wrong(totals.drop(columns=["group"]))
+    _draw_tasks(store, suite, group, chosen)
     offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
 
 
@@ -153,6 +156,53 @@ def _draw_all_wrong(prompts: pd.DataFrame) -> None:
     titles = {"group": "Group", "received": "Peer answers received", "used": "Peer answers used"}
     titles |= {"share": number_column("Peer-solved, share", "percent")}
     draw_table(prompts, "all-wrong", "All-wrong and peer-solved prompts by regime and policy", titles)
+
+
+def _draw_tasks(store: Store, suite: str, group: str, regimes: Sequence[str]) -> None:
+    """Draw, of mixed training, who helps whom on which task, and each policy's rewards by task; nothing of suites with one task."""
+    rewards = [one for one in read_task_rewards(store.snapshot, suite) if one.group == group and one.regime in regimes]
+    if not rewards:
+        return
+    st.header("Who helps whom on what")
+    helped = pd.DataFrame(
+        [
+            {
+                "regime": one.regime,
+                "author": one.author,
+                "receiver": one.receiver,
+                "task": one.task,
+                "received": one.received,
+                "right": one.right / one.received,
+                "used": one.used,
+            }
+            for one in read_task_help(store.snapshot, suite)
+            if one.group == group and one.regime in regimes
+        ]
+    )
+    if helped.empty:
+        st.caption("Nobody was sent an answer here.")
+    else:
+        titles = {
+            "received": "Answers received",
+            "right": number_column("Of these right", "percent"),
+            "used": number_column("Answers used", "%d", "Answers of which a token had a nonzero gradient."),
+        }
+        draw_table(helped, "help-by-task", "Answers received and used by author, receiver and task", titles)
+    by_task = pd.DataFrame([msgspec.structs.asdict(one) for one in rewards]).drop(columns=["group"])
+    percent = {
+        "first": "Right, first fifth",
+        "last": "Right, last fifth",
+        "all_wrong": "All-wrong prompts",
+        "rescued": "Of these peer-solved",
+        "curve_first": "Held out, first",
+        "curve_last": "Held out, last",
+    }
+    columns = {name: number_column(title, "percent") for name, title in percent.items()}
+    st.caption(
+        "Below: right answers to each task's training questions in the first and the last fifth of the steps, all-wrong prompts, "
+        "those of them that a peer solved, and held-out accuracy at the first and the last point of the curve."
+    )
+    draw_table(by_task, "rewards-by-task", "Rewards by regime, policy and task", columns)
 
 
 def _draw_residuals(chosen: pd.DataFrame) -> None:

@@ -1,4 +1,5 @@
 """The command itself on this engine: one cell loses a part of itself again and again, and the next run goes on, to the end.
+Its training is a mixture of two tasks.
 
 Every loss takes a run of its own: two of them here, all three with HARNESS_ALL_LOSSES=1 in the environment.
 """
@@ -35,7 +36,8 @@ groups:
       - {{name: b, model: "{qwen}"}}
 regimes: [independent, sgt]
 seeds: [1]
-training: {{steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure_every: 0, checkpoint_every: 2}}
+training: {{task: [micro, ladder.add1], steps: {steps}, prompts: 2, rollouts: 4, max_new_tokens: 16, measure_every: 0,
+           checkpoint_every: 2}}
 evaluation: {{tasks: [micro], k: 1, limit: 4, curve_every: 0}}
 """
 PARTS = [  # Ray names a process after its actor's class, or after the parent class whose method it runs
@@ -125,3 +127,6 @@ def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp
     assert (status.state, status.attempts) == ("done", len(PARTS) + 1)
     steps = read_journal(folder).tables["steps"].to_pylist()
     assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, STEPS + 1)]
+    of_tasks = read_journal(folder).tables["task_steps"].to_pylist()
+    expected = sorted((p, s, t, 1) for p in "ab" for s in range(1, STEPS + 1) for t in ("ladder.add1", "micro"))
+    assert sorted((row["policy"], row["step"], row["task"], row["prompts"]) for row in of_tasks) == expected

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from running import TABLES, Killed, here, rows, run, weights
+from streamlit.testing.v1 import AppTest
+from synthetic_results import write_rows
 
 from harness.errors import SuiteError
 from harness.experience.answers import Prompt
@@ -20,7 +22,9 @@ from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.suite.prepare import prepare
 from harness.session.suite.prepared import Prepared
 from harness.store.by_task import read_task_help, read_task_rewards
+from harness.store.ingest import ingest
 from harness.store.read import Snapshot
+from harness.store.rows import CurveRow, Row, StepRow, TaskCurveRow, TaskRow
 from harness.suite.cells import cell_of, fields_of_model
 from harness.suite.load import load
 from harness.suite.schema import Policy, Training
@@ -173,6 +177,64 @@ def test_show_has_rewards_by_task_and_who_helps_whom_on_what(mixed: Path, done: 
         own = [row for row in rows(done, sgt, "task_steps") if (row["policy"], row["task"]) == (one.policy, one.task)]
         answered = [row["right"] + row["wrong"] for row in own]
         assert one.last == (own[-1]["right"] / answered[-1] if answered[-1] else None)
+
+
+def draw(results: str, slug: str, suite: str) -> None:
+    """One page of the board, as an app of its own."""
+    from pathlib import Path
+
+    from leaderboard.data import open_store
+    from leaderboard.page import draw_page
+    from leaderboard.views import PAGES
+
+    draw_page(next(page for page in PAGES if page.slug == slug), open_store(Path(results)), suite)
+
+
+def open_board(results: Path, slug: str, suite: str, **query: str) -> AppTest:
+    app = AppTest.from_function(draw, args=(str(results), slug, suite), default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    app.run()
+    assert not app.exception, app.exception[0].stack_trace
+    return app
+
+
+def test_the_board_says_who_helps_whom_on_what(mixed: Path, done: Prepared) -> None:
+    ingest(mixed.parent / "results")
+    with Snapshot(mixed.parent / "results") as snapshot:
+        helped = [one for one in read_task_help(snapshot, "mixed") if one.regime == "sgt"]
+    app = open_board(mixed.parent / "results", "exchange", "mixed", regime="sgt")
+    tables = [frame.value for frame in app.dataframe]
+    (drawn,) = [table for table in tables if {"author", "task"} <= {*table}]
+    assert [
+        tuple(row) for row in drawn[["author", "receiver", "task", "received", "used"]].itertuples(index=False)
+    ] == [(one.author, one.receiver, one.task, one.received, one.used) for one in helped]
+    (rewards,) = [table for table in tables if "curve_last" in table]
+    assert {*rewards["task"]} == {*SHARES}
+    assert {*rewards["regime"]} == {"sgt"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "adds", "signs"),
+    # the area under lines through 0.5 and 0.75, and through 0 and 0.25
+    [("held-out accuracy, accuracy", 62.5, 12.5), ("training reward", 62.5, 12.5)],
+)
+def test_the_board_draws_a_curve_of_each_task(tmp_path: Path, kind: str, adds: float, signs: float) -> None:
+    rows: list[Row] = []
+    for step, more in ((1, 0), (2, 1)):
+        rows.append(StepRow(policy="a", step=step, rollouts=8, reward_mean=0.9, answers=8))
+        rows.append(CurveRow(policy="a", step=step, metric="accuracy", accuracy=0.9, answers=8))
+        for task, right in (("adds", 2 + more), ("signs", more)):
+            rows.append(TaskRow(policy="a", step=step, task=task, right=right, wrong=4 - right))
+            rows.append(TaskCurveRow(policy="a", step=step, task=task, accuracy=right / 4, answers=4))
+    write_rows(tmp_path, rows, regime="independent", seed=1)
+    ingest(tmp_path)
+    found = {}
+    for task in ("all", "adds", "signs"):
+        app = open_board(tmp_path, "curves", "hand", curve=kind, task=task)
+        (table,) = [frame.value for frame in app.dataframe if "area" in frame.value]
+        (found[task],) = table["area"]
+    assert found == pytest.approx({"all": 90, "adds": adds, "signs": signs})
 
 
 @pytest.mark.parametrize("moment", ["stopped", "before"])
