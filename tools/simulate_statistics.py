@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import MIN_POINTS, MIN_SEEDS, Acceleration, compare_with_clock, fit_clock
-from harness.statistics.claims import REFUTED, SUPPORTED, Bounds, Measured, answer_claims, level_of_look
+from harness.statistics.claims import FIRST_LOOK, REFUTED, SUPPORTED, Bounds, Measured, answer_claims, level_of_look
 from harness.statistics.crossed import estimate_crossed
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.power import find_power
@@ -148,23 +148,42 @@ def describe_worth(shape: Shape, repetitions: int, rng: np.random.Generator) -> 
 
 def describe_false_findings(seeds: int, repetitions: int, rng: np.random.Generator) -> str:
     """Say how often tables without any effect have a false answer, and how often intervals for other questions hold."""
-    claims = policies = held = 0
+    policies = held = 0
     for _ in range(repetitions):
-        drawn = mean_interval(0.02 * rng.standard_normal((5, seeds)))
-        measured = [Measured(float(m), float(e), seeds - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
-        told = answer_claims(measured, [Bounds(0.0, inf)] * 5, [level_of_look(seeds, seeds)] * 5)
-        claims += any(one.answer in (SUPPORTED, REFUTED) for one in told)
         accuracy = 0.5 + 0.02 * rng.standard_normal((2, 2, 8, seeds)) * np.geomspace(0.3, 2, 8)[:, None]
         groups = [MemberScores(own, np.full(own.shape, 1e-6)) for own in accuracy]
         policies += any(one.any() for one in find_policy_differences(groups, [None, *[0] * 7], 0.0))
         asked = rng.standard_normal((seeds, 1)) * 0.02 + rng.standard_normal((1, 60)) * 0.1
         crossed = estimate_crossed(asked + 0.2 * rng.standard_normal((seeds, 60)))
         held += crossed.low <= 0 <= crossed.high
-    shares = [count / repetitions for count in (claims, policies, held)]
+    shares = [count / repetitions for count in (policies, held)]
     return (
-        f"{seeds} seeds: a false answer to five claims {shares[0]:.3f}, policies said to differ {shares[1]:.3f}, intervals for "
-        f"other questions cover {shares[2]:.3f}; power for 2 points {find_power(0.0124, seeds, 0.02):.2f}"
+        f"{seeds} seeds: policies said to differ {shares[0]:.3f}, intervals for other questions cover {shares[1]:.3f}; power for 2 "
+        f"points {find_power(0.0124, seeds, 0.02):.2f}"
     )
+
+
+def describe_false_answers(seeds: int, repetitions: int, rng: np.random.Generator) -> str:
+    """Say how often a suite with five claims, each exactly at its bound, has a false answer at the last look and at any look."""
+    at_last = at_any = 0
+    for _ in range(repetitions):
+        gains = 0.02 * rng.standard_normal((5, seeds))
+        false = [_is_answered(gains, look) for look in range(FIRST_LOOK, seeds + 1)]
+        at_last += false[-1]
+        at_any += any(false)
+    return (
+        f"{seeds} seeds: a false answer to five claims {at_last / repetitions:.4f} at the last look, {at_any / repetitions:.4f} at "
+        "any look"
+    )
+
+
+def _is_answered(gains: np.ndarray, look: int) -> bool:
+    """Say whether any claim that gains are above 0 is answered after so many seeds. gains: (claims, seeds)."""
+    drawn = mean_interval(gains[:, :look])
+    measured = [Measured(float(m), float(e), look - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
+    claims, seeds = gains.shape
+    told = answer_claims(measured, [Bounds(0.0, inf)] * claims, [level_of_look(look, seeds)] * claims)
+    return any(one.answer in (SUPPORTED, REFUTED) for one in told)
 
 
 def main() -> None:
@@ -178,6 +197,7 @@ def main() -> None:
         print(describe_worth(shape, repetitions, rng), flush=True)
     for seeds in sorted({shape.seeds for shape in shapes}):
         print(describe_false_findings(seeds, 20 * repetitions, rng), flush=True)
+        print(describe_false_answers(seeds, 500 * repetitions, rng), flush=True)
 
 
 if __name__ == "__main__":

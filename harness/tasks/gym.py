@@ -45,16 +45,14 @@ _DIGESTED, _DIGEST_SEED = 16, 20_264
 ALLOWED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         "logic": (
-            "aiw", "circuit_logic", "family_relationships", "knights_knaves", "self_reference", "syllogism",
-            "zebra_puzzles",
+            "aiw", "circuit_logic", "family_relationships", "knights_knaves", "syllogism", "zebra_puzzles",
         ),
         "numbers": (
             "base_conversion", "basic_arithmetic", "calendar_arithmetic", "chain_sum", "count_bits", "count_primes",
             "gcd", "lcm", "leg_counting", "number_sequence", "products", "simple_equations", "simple_geometry",
         ),
         "strings": (
-            "caesar_cipher", "letter_counting", "needle_haystack", "spell_backward", "string_manipulation",
-            "word_sequence_reversal",
+            "letter_counting", "needle_haystack", "spell_backward", "string_manipulation", "word_sequence_reversal",
         ),
         "graphs": ("course_schedule", "largest_island", "maze", "path_star", "rotten_oranges"),
         "algorithms": ("ab", "binary_alternation", "color_cube_rotation", "mahjong_puzzle", "rectangle_count"),
@@ -72,7 +70,9 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
         "its scorer pays for texts that answer nothing": ("complex_arithmetic", "game_of_life_halting"),
         "its questions follow the interpreter's hash seed": ("isomorphic_strings", "ransom_note"),
         "it states no answer": ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"),
-        "it has too few questions": ("bf", "string_splitting", "string_synthesis"),
+        "it has fewer than 2,000 held-out questions": (
+            "bf", "caesar_cipher", "self_reference", "string_splitting", "string_synthesis",
+        ),
         "it makes or counts its questions at its start": ("acre", "word_ladder"),
         "it takes seconds for some of its questions": ("sokoban",),
     }

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
 
 import streamlit as st
 
+from harness.store.sentences import count_of
 from harness.store.text import visible
 from leaderboard.charts import fill_template
 from leaderboard.data import Store
-from leaderboard.page import Page, choose_one, draw_tabs, escape_markdown, offer_downloads, show_empty
+from leaderboard.page import (
+    Page,
+    choose_one,
+    draw_table,
+    draw_tabs,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+    show_empty,
+)
 
 _CELLS = """
 SELECT c.regime, c.regime_type, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline
@@ -37,6 +47,21 @@ SELECT task, doc_id, cell, policy, repeat, substr(prompt, 1, {_LIMIT}) AS prompt
     substr(gold, 1, 200) AS gold, verdict, substr(reason, 1, 200) AS reason, tokens, finished
 FROM {_LAST} WHERE list_contains($5, task || ' ' || doc_id)
 ORDER BY task, doc_id, policy, repeat
+"""
+# By each label of the questions, of all cells of both regimes; an answer that could not be judged counts nowhere
+_BY_LABEL = """
+WITH last AS (
+    SELECT cell, policy, task, metric, max(checkpoint_step) AS checkpoint_step FROM samples
+    WHERE suite = $1 AND (list_contains($2, cell) OR list_contains($3, cell)) GROUP BY ALL
+), labelled AS (
+    SELECT s.task, s.metric, s.policy, list_contains($2, s.cell) AS ours, s.verdict, unnest(map_entries(s.labels)) AS pair
+    FROM samples s SEMI JOIN last USING (cell, policy, task, metric, checkpoint_step) WHERE s.suite = $1
+)
+SELECT task, metric, pair.key AS label, pair.value AS value, policy,
+    avg((verdict = 'right')::INTEGER) FILTER (NOT ours) AS theirs, avg((verdict = 'right')::INTEGER) FILTER (ours) AS ours,
+    count(*) AS answers
+FROM labelled WHERE verdict IN ('right', 'wrong') GROUP BY ALL
+ORDER BY 1, 2, 3, any_value(try_cast(pair.value AS DOUBLE)) NULLS LAST, 4, 5
 """
 _TRACES = """
 SELECT {columns} FROM traces WHERE suite = ? AND cell = ?
@@ -82,9 +107,11 @@ def draw(store: Store, suite: str) -> None:
             return
         seed = int(choose_one("Seed", seeds, "seed", width=90))
     pair = {name: str(by_regime[name][seed]) for name in (ours, theirs)}
+    cells_of = {name: [str(by_regime[name][int(one)]) for one in seeds] for name in (ours, theirs)}
     draw_tabs(
         {
             "Side by side": lambda: _side_by_side(store, suite, pair, ours, theirs),
+            "By label": lambda: _draw_labels(store, suite, cells_of, ours, theirs),
             "As sent and as read": lambda: _traces(store, suite, pair[ours], ours),
         }
     )
@@ -126,6 +153,28 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
     offer_downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
+
+
+def _draw_labels(store: Store, suite: str, cells: Mapping[str, Sequence[str]], ours: str, theirs: str) -> None:
+    """Draw the accuracy of both regimes on the questions of each label, e.g. of each level. cells: by regime, those of the seeds
+    that both have."""
+    rows = store.frame(_BY_LABEL, suite, tuple(cells[ours]), tuple(cells[theirs]))
+    if rows.empty:
+        show_empty("The questions of this suite's tasks carry no labels.")
+        return
+    count = count_of(len(cells[ours]), "seed")
+    st.caption(
+        f"Right answers by what a question is labelled with: skill, level, or a setting of the task; over {count}."
+    )
+    rows.insert(rows.columns.get_loc("answers"), "difference", 100 * (rows["ours"] - rows["theirs"]))
+    titles = {
+        "theirs": number_column(theirs, "percent"),
+        "ours": number_column(ours, "percent"),
+        "difference": number_column("Difference, points", "%+.1f"),
+        "answers": number_column("Answers of both", "localized"),
+    }
+    draw_table(rows, "labels", "Accuracy of two regimes by label, value and policy", titles)
+    offer_downloads(f"labels-{suite}", lambda: rows)
 
 
 def _traces(store: Store, suite: str, cell: str, regime: str) -> None:

@@ -20,7 +20,7 @@ from harness.session.cell.judge import Judge, judge_of
 from harness.session.policy import at_hand, base_folder
 from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
-from harness.store.sentences import joined
+from harness.store.sentences import count_of, joined
 from harness.suite.schema import FileTask, Policy, Suite, TaskShare
 from harness.suite.seeds import derive
 from harness.tasks import ladder
@@ -198,6 +198,9 @@ class Trial:
             for prompt, row in zip(asked.questions, asked.drawn, strict=True):
                 texts.append(replace(prompt, text=self.task.render(prompt, asked.style)))
                 answered.append(row)
+        if texts:
+            size = count_of(answers * len(texts), "answer")
+            print(f"{self.engine.name}: samples {size} of at most {self.limit} tokens", file=sys.stderr)
         stream = f"trial-{max(map(len, answered), default=0)}"
         more = sample_answers(self.engine, "trial", texts, answers, self.limit, stream)
         for row, drawn in zip(answered, more, strict=True):
