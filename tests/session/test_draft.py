@@ -371,6 +371,41 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     assert findings.tokens
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "asked_of_second", "asked_again"),
+    [
+        ({"3": 0.5, "4": 0.3, "5": 1.0}, {"3": 0.0, "4": 0.4}, ["3", "4"], ["4"]),
+        ({"6": 1.0}, {}, ["6", "2", "3", "4"], ["6", "2", "3", "4"]),
+    ],
+    ids=["where the first is right in part", "else where it does best"],
+)
+def test_the_second_model_is_asked_the_puzzles_that_the_first_leaves(
+    first: dict[str, float],
+    second: dict[str, float],
+    asked_of_second: list[str],
+    asked_again: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
+    small, large = sorted(BASES, key=lambda base: sum(file.stat().st_size for file in base.glob("*.safetensors")))
+    answers = dict[tuple[str, str], int]()
+
+    def measure(trial: Trial, asked: Any, told: bool = True) -> TriedLevel:
+        level = asked.level.removeprefix("countdown.")
+        answers[trial.engine.name, level] = sum(map(len, asked.drawn))
+        share = (second if trial.engine.name == names[large] else first).get(level, 0.0)
+        return TriedLevel(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    suite = written((str(large), str(small)), "countdown")
+    names = dict(zip((large, small), [policy.name for policy in suite.groups[0].policies], strict=True))
+    findings = try_models(suite, [f"countdown.{level}" for level in range(2, 7)])
+    assert {level for name, level in answers if name == names[small]} == {*"23456"}
+    assert [level for name, level in answers if name == names[large]] == asked_of_second
+    assert [level for (name, level), count in answers.items() if name == names[large] and count == 32] == asked_again
+    assert set(findings.tasks) <= {f"countdown.{level}" for level in asked_of_second}
+
+
 def test_findings_become_settings(pair: tuple[str, str]) -> None:
     findings = Findings("ladder.add2", {"smol-instruct": "raw"}, ("base",), "example", 40, 12, why=("because of this",))
     suite = Suite.model_validate(yaml.safe_load(text := write_draft(pair, "gsm8k", "pair", findings)))

@@ -4,7 +4,7 @@ are chosen on which both models can learn."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +21,7 @@ from harness.session.policy import at_hand, base_folder
 from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import count_of, joined
-from harness.suite.schema import FileTask, Policy, Suite, TaskShare
+from harness.suite.schema import AnyTask, FileTask, Policy, Suite, TaskShare
 from harness.suite.seeds import derive
 from harness.tasks import ladder
 from harness.tasks.mixed import carry_task
@@ -81,9 +81,7 @@ def try_models(suite: Suite, puzzles: Sequence[str] = ()) -> Findings:
     (task,) = suite.training.tasks
     tried = list[TriedLevel]()
     if puzzles:
-        for policy in policies:
-            tried += _try_puzzles(policy, puzzles, suite)
-        return choose_settings(tried, task, suite.training.max_new_tokens)
+        return choose_settings(_try_puzzles(policies, puzzles, suite), task, suite.training.max_new_tokens)
     for policy in policies:
         tried += _try_policy(policy, task, suite)
     if isinstance(task, str) and not has_examples(task) and min(one.right for one in tried) < LEAST:
@@ -94,19 +92,11 @@ def try_models(suite: Suite, puzzles: Sequence[str] = ()) -> Findings:
 
 def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[TriedLevel]:
     """Each level of the task, in the style in which most mixed questions are answered right; other tasks have one level."""
-    from harness.engines.embedded.engine import EmbeddedEngine
-
-    known = get_task(task)
-    dtype = suite.engine_options.get("dtype")
     mixed = _mixed_questions(task)
     name = task if isinstance(task, str) else Path(task.file).name
     styles = styles_to_ask(policy, task, suite.training.max_new_tokens)
-    try:
-        engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
-    except EngineError as error:
-        raise UsageError(str(error)) from error
     with Verifier(workers=1) as verifier, every_core():
-        trial = Trial(engine, judge_of(task, verifier), known, suite.training.max_new_tokens)
+        trial = _open_trial(policy, task, suite, verifier)
         in_styles = [AskedLevel(name, style, mixed) for style in styles]
         trial.ask(in_styles, OF_STYLE)
         best = max((trial.measure(asked) for asked in in_styles), key=lambda tried: tried.right)
@@ -114,32 +104,58 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
             yield from _try_levels(trial, task, best)
         else:
             yield best
-    engine.close()
+        trial.engine.close()
 
 
-def _try_puzzles(policy: Policy, puzzles: Sequence[str], suite: Suite) -> Iterator[TriedLevel]:
-    """Each puzzle, in the first style that has room; all are asked together. Those with right and wrong answers get more."""
-    from harness.engines.embedded.engine import EmbeddedEngine
+def _try_puzzles(policies: Sequence[Policy], puzzles: Sequence[str], suite: Suite) -> list[TriedLevel]:
+    """Ask the models the puzzles, each in the first style that has room. The smallest model is asked all of them, the next one
+    what `_worth_asking` leaves; what is left after all models gets more answers of each. Dozens of puzzles would take an hour
+    otherwise: on most, one of two models has nothing right."""
     from harness.session.single.levels import questions_of
 
-    mixture = [TaskShare(task=name) for name in puzzles]
-    limit, dtype = suite.training.max_new_tokens, suite.engine_options.get("dtype")
-    style = styles_to_ask(policy, puzzles[0], limit)[0]
-    levels = []
-    for name in puzzles:
-        questions = [carry_task(prompt, name) for prompt in questions_of(name, name, PROMPTS)]
-        levels.append(AskedLevel(name, style, questions))
+    questions = {name: [carry_task(prompt, name) for prompt in questions_of(name, name, PROMPTS)] for name in puzzles}
+    left = list(puzzles)
+    trials: list[tuple[Trial, dict[str, AskedLevel]]] = []
+    with Verifier(workers=1) as verifier, every_core():
+        for policy in sorted(policies, key=_bytes_of_weights):
+            style = styles_to_ask(policy, puzzles[0], suite.training.max_new_tokens)[0]
+            levels = {name: AskedLevel(name, style, questions[name]) for name in left}
+            trial = _open_trial(policy, [TaskShare(task=name) for name in puzzles], suite, verifier)
+            trial.ask([*levels.values()], ANSWERS)
+            trials.append((trial, levels))
+            left = _worth_asking({name: trial.measure(asked, told=False).right for name, asked in levels.items()})
+        for trial, levels in trials:
+            trial.ask([levels[name] for name in left], MORE)
+        tried = [trial.measure(asked) for trial, levels in trials for asked in levels.values()]
+        for trial, _ in trials:
+            trial.engine.close()
+    order = [policy.name for policy in policies]
+    return sorted(tried, key=lambda one: order.index(one.policy))
+
+
+def _open_trial(policy: Policy, task: AnyTask, suite: Suite, verifier: Verifier) -> Trial:
+    """Open a model for its trial on a task. Raises UsageError where it cannot be opened."""
+    from harness.engines.embedded.engine import EmbeddedEngine
+
+    dtype = suite.engine_options.get("dtype")
     try:
         engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
     except EngineError as error:
         raise UsageError(str(error)) from error
-    with Verifier(workers=1) as verifier, every_core():
-        trial = Trial(engine, judge_of(mixture, verifier), get_task(mixture), limit)
-        trial.ask(levels, ANSWERS)
-        trial.ask([asked for asked in levels if 0 < trial.measure(asked, told=False).right < 1], MORE)
-        for asked in levels:
-            yield trial.measure(asked)
-    engine.close()
+    return Trial(engine, judge_of(task, verifier), get_task(task), suite.training.max_new_tokens)
+
+
+def _bytes_of_weights(policy: Policy) -> int:
+    return sum(file.stat().st_size for file in base_folder(policy, 0).glob("*.safetensors"))
+
+
+def _worth_asking(right: Mapping[str, float]) -> list[str]:
+    """Return the puzzles on which a model has right and wrong answers; where there is none, those on which it has most right, so
+    that the nearest ones are known of all models. right: its share of right answers by puzzle."""
+    partly = [name for name, share in right.items() if 0 < share < 1]
+    if partly:
+        return partly
+    return sorted(right, key=lambda name: right[name], reverse=True)[:MOST_PUZZLES]
 
 
 def _mixed_questions(task: str | FileTask) -> list[Prompt]:
@@ -235,10 +251,14 @@ class Trial:
 
 
 def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: int) -> Findings:
-    """Choose the levels on which each model has LEAST to MOST of its answers right; else the nearest ones, with a supervised start
-    for each model below. limit: tokens of the longest answer so far."""
+    """Choose, of the levels that all models were asked, those on which each has LEAST to MOST of its answers right; else the
+    nearest ones, with a supervised start for each model below. limit: tokens of the longest answer so far."""
     why = _shares_by_level(tried)
-    levels, fits, reasons = _choose_levels(tried)
+    policies = {one.policy for one in tried}
+    by_all = {one.level for one in tried}
+    for policy in policies:
+        by_all &= {one.level for one in tried if one.policy == policy}
+    levels, fits, reasons = _choose_levels([one for one in tried if one.level in by_all])
     why += reasons
     here = [one for one in tried if one.level in levels]
     name = f"{ladder.NAME}.{'+'.join(levels)}" if levels[0] in ladder.LEVELS else None
