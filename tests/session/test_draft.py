@@ -21,6 +21,7 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.errors import DataError, PluginError, UsageError
 from harness.session.policy import base_folder
+from harness.session.single.levels import _of_like_length
 from harness.session.suite.draft import USUAL, draft_by_trial
 from harness.session.suite.draft_text import SIZES, Findings, write_draft
 from harness.session.suite.draft_time import STEPS, measure_pace
@@ -369,6 +370,13 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
         assert not answers, "where all mixed answers are wrong"
         assert len(findings.warm) == 2
     assert findings.tokens
+
+
+def test_questions_of_like_length_are_asked_together() -> None:
+    lengths = [3000, 50, 900, 60, 240, 3100, 1000, 55]
+    parts = list(_of_like_length(lengths, 3))
+    assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
+    assert [[lengths[place] for place in part] for part in parts] == [[50, 55, 60], [240], [900, 1000], [3000, 3100]]
 
 
 @pytest.mark.parametrize(
