@@ -24,12 +24,12 @@ from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswe
 from harness.experience.records import AnswerRecord, Draft, Record
 from harness.files import write_atomic
 from harness.learning.advantages import rewards_of, standardise
-from harness.learning.minibatches import Packed, from_sampler, minibatches, pack
+from harness.learning.minibatches import Packed, cut_into_minibatches, from_sampler, pack_answers
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.registry import build, load
-from harness.learning.surrogate import surrogate
-from harness.learning.terms import Term, TermAnswer, scheduled
-from harness.suite.load import LABORATORY, find, first_error, read_yaml
+from harness.learning.surrogate import surrogate_loss
+from harness.learning.terms import Term, TermAnswer, with_step_weights
+from harness.suite.load import LABORATORY, find_suite, first_error, read_yaml
 from harness.suite.schema import Name, Variant
 from harness.verification.verdict import Verdict
 
@@ -119,9 +119,9 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
         own, inbox, same = delivery.experience(draws)
         learnt_as.append(same)
         if same not in learnt:
-            learnt[same] = list(_learn(delivery, own, inbox, updates))
+            learnt[same] = list(_enumerate_terms(delivery, own, inbox, updates))
     every_terms = [terms for group in learnt.values() for _, terms in group]
-    steps = _gradients(bandit, every_terms, updates)
+    steps = _enumerate_gradients(bandit, every_terms, updates)
     branches = {same: [(share, terms, *next(steps)) for share, terms in group] for same, group in learnt.items()}
     joint_draws = []
     for (probability, draws), same in zip(bandit.outcomes, learnt_as, strict=True):
@@ -130,17 +130,17 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
     return joint_draws
 
 
-def _gradients(
+def _enumerate_gradients(
     bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
 ) -> Iterator[tuple[Vector, tuple[float, ...], frozenset[int]]]:
     """By what was learnt: gradient, weights and raised answers of its `JointDraw`."""
     packs: list[Packed] = []
     rows: list[tuple[int, Term, TermAnswer]] = []
     for i, terms in enumerate(learnt):
-        for batch in from_sampler(minibatches(terms, updates, 1)):
+        for batch in from_sampler(cut_into_minibatches(terms, updates, 1)):
             live = list(batch.live())
             if live:
-                packs.append(pack(batch, live))
+                packs.append(pack_answers(batch, live))
                 rows += [(i, terms[t], answer) for t, answer in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
@@ -152,7 +152,7 @@ def _gradients(
         pi = np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
         logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
         joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
-        loss, statistics = surrogate(logp, joined)
+        loss, statistics = surrogate_loss(logp, joined)
         slope = -torch.autograd.grad(loss, logp)[0].numpy()
         np.add.at(gradients, (owner, chosen), slope)
         np.add.at(gradients, owner, -slope[:, None] * pi)
@@ -174,7 +174,7 @@ def gradient_variance(outcomes: Sequence[JointDraw]) -> float:
     return float(sum(o.probability * ((o.gradient - mean) ** 2).sum() for o in outcomes))
 
 
-def expectation(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float]) -> float:
+def expected_value(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], float]) -> float:
     """E of any number that an outcome has."""
     return float(sum(o.probability * of(o) for o in outcomes))
 
@@ -254,7 +254,9 @@ class Delivery:
         return self._published[j, drawn]
 
 
-def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterator[tuple[float, tuple[Term, ...]]]:
+def _enumerate_terms(
+    delivery: Delivery, own: Group, inbox: Inbox, updates: int
+) -> Iterator[tuple[float, tuple[Term, ...]]]:
     def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
         regime = type(delivery.regime)(delivery.regime.options)
         groups = [own]
@@ -264,7 +266,7 @@ def _learn(delivery: Delivery, own: Group, inbox: Inbox, updates: int) -> Iterat
             probability, group = delivery.second[int(rng.integers(len(delivery.second)))]
             groups = [own, group]
             factor = probability * len(delivery.second)
-        terms = scheduled(regime.learn(groups, inbox, context), 1, 1)
+        terms = with_step_weights(regime.learn(groups, inbox, context), 1, 1)
         if not regime.hint_tokens and Need.SCORES not in regime.needs:
             terms = [replace(term, name="own") if term.source == "own" else term for term in terms]
         return factor, tuple(terms)
@@ -356,7 +358,7 @@ class _Runs:
         return enumerate_outcomes(self._bandit, build(name, options))
 
 
-def facts(bandit: Bandit) -> list[Fact]:
+def list_facts(bandit: Bandit) -> list[Fact]:
     """List what is proven of the regimes' expected updates, each beside what the enumeration of this bandit gives.
 
     docs/formulas.md has the formulas and their sources."""
@@ -369,7 +371,7 @@ def facts(bandit: Bandit) -> list[Fact]:
         *_of_prp(bandit, run),
         *_of_shaped_weights(bandit, run),
         *_of_sgt(bandit, run, rescued),
-        *_hacpo(bandit),
+        *_facts_of_hacpo(bandit),
         *_scored_and_hinted(bandit, run, rescued),
         *_in_phases(bandit, run),
         _by_a_peers_vote(bandit, run),
@@ -449,7 +451,7 @@ def _of_prp(bandit: Bandit, run: _Runs) -> list[Fact]:
         log_weight = np.log(pi[0])[answer.tokens[0]] - answer.denominator[0]
         return float(np.exp(2 * log_weight))
 
-    moment = expectation(outcomes, squared_weight)
+    moment = expected_value(outcomes, squared_weight)
     return [unbiased, Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment)]
 
 
@@ -491,7 +493,7 @@ def _of_shaped_weights(bandit: Bandit, run: _Runs) -> list[Fact]:
 def _of_sgt(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
     """rescued: as `_probability_of_rescue`."""
     outcomes = run("sgt")
-    fires = expectation(outcomes, lambda outcome: float(bool(outcome.terms[1].answers)))
+    fires = expected_value(outcomes, lambda outcome: float(bool(outcome.terms[1].answers)))
     imitated_although_right = [
         len(outcome.terms[1].answers)
         for outcome in outcomes
@@ -523,7 +525,7 @@ def _in_phases(bandit: Bandit, run: _Runs) -> list[Fact]:
     someone_right = 1 - float(np.prod((1 - bandit.success[1:]) ** bandit.rollouts))
     alone = mean_gradient(run("independent"))
     outcomes = run("imitate-then-rl")
-    imitates = expectation(outcomes, lambda o: float(any(t.answers for t in o.terms if t.source == "peer")))
+    imitates = expected_value(outcomes, lambda o: float(any(t.answers for t in o.terms if t.source == "peer")))
     without = {name: mean_gradient(run(name, share=0.0)) for name in ("imitate-then-rl", "score-then-rl")}
     scored = mean_gradient(run("score-then-rl")) - mean_gradient(run("copd", ratio=0.0))
     return [
@@ -547,7 +549,7 @@ def _scored_and_hinted(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]
     less = beta * pi[0] * (changed - pi[0] @ changed)
     removed = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta, **apart)) - less).max())
     never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
-    fires = expectation(run("core"), lambda o: float(bool(o.terms[1].answers)))
+    fires = expected_value(run("core"), lambda o: float(bool(o.terms[1].answers)))
     return [
         Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
         Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
@@ -557,7 +559,7 @@ def _scored_and_hinted(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]
     ]
 
 
-def _hacpo(bandit: Bandit) -> list[Fact]:
+def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
     """E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
     true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
     base: type[Regime] = load("hacpo")
@@ -660,7 +662,7 @@ class BanditReport:
 def run_bandit(name: str, results: Path) -> BanditReport:
     """Stores the report as results/<suite>/bandit.json. Raises SuiteError."""
     try:
-        source = find(name)
+        source = find_suite(name)
     except SuiteError:
         raise SuiteError(name, "", f"no such file of bandits (shipped: {Path(LABORATORY).stem})") from None
     raw = read_yaml(source)
@@ -692,15 +694,15 @@ def run_bandit(name: str, results: Path) -> BanditReport:
                 outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options), share=share)
             except (PluginError, ValueError) as error:
                 raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
-            points.append(_point(case.name, variant.name, bandit, outcomes))
-        proven += [(case.name, fact) for fact in facts(bandit)]
+            points.append(_measure_point(case.name, variant.name, bandit, outcomes))
+        proven += [(case.name, fact) for fact in list_facts(bandit)]
     folder = results / suite.name
     report = BanditReport(suite.name, tuple(points), tuple(proven), folder / "bandit.json")
     write_atomic(folder / "bandit.json", msgspec.json.format(msgspec.json.encode(report.as_json()), indent=1))
     return report
 
 
-def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
+def _measure_point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
     true = bandit.policy_gradient()
     mean = mean_gradient(outcomes)
     size = float(np.linalg.norm(true))
@@ -713,8 +715,8 @@ def _point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) ->
         scale=scale,
         bias=float(np.linalg.norm(mean - scale * true)) / size,
         noise=float(np.sqrt(gradient_variance(outcomes))) / size,
-        support=expectation(outcomes, lambda o: float(any(bandit.rewards[a] > 0 for a in o.raised - {*o.draws[0]}))),
-        fires=expectation(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
+        support=expected_value(outcomes, lambda o: float(any(bandit.rewards[a] > 0 for a in o.raised - {*o.draws[0]}))),
+        fires=expected_value(outcomes, lambda o: float(any(_from_peers(t) and t.answers for t in o.terms))),
         weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
     )
 

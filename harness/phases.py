@@ -51,7 +51,7 @@ _board = _Board()
 
 
 @contextmanager
-def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
+def announce_phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
     """Announce a phase of the calling thread. quiet: logged at DEBUG, shown only while nothing runs inside it."""
     level = logging.DEBUG if quiet else logging.INFO
     thread = threading.get_ident()
@@ -72,7 +72,7 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
         log.log(level, "%s: %s %.1f s", name, how, time.monotonic() - began)
 
 
-def inside(words: str) -> None:
+def show_inside_phase(words: str) -> None:
     """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
     stack = _board.running.get(threading.get_ident())
     if stack:
@@ -97,11 +97,11 @@ def describe_phases() -> str:
 
 
 def set_stop_check(stopped: Callable[[], bool]) -> None:
-    """`halt` raises once `stopped` says so."""
+    """`stop_if_asked` raises once `stopped` says so."""
     _board.stopped = stopped
 
 
-def halt() -> None:
+def stop_if_asked() -> None:
     """Work that the next start repeats may end here. Raises Interrupted if asked to."""
     if _board.stopped():
         raise Interrupted

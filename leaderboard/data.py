@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from harness.engines.embedded.presets import shares_by_steps
 from harness.errors import StoreError
-from harness.learning.registry import RegimeInfo, listing
+from harness.learning.registry import RegimeInfo, list_regimes
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.kind_answers import KindAnswers, answer_by_kind
@@ -93,7 +93,7 @@ class Store:
 
     def infos(self) -> dict[str, RegimeInfo]:
         """By name, the installed regimes."""
-        return {info.name: info for info in listing()}
+        return {info.name: info for info in list_regimes()}
 
     def summaries(self) -> dict[str, str]:
         return {name: info.summary for name, info in self.infos().items()}

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
-from harness.learning.advantages import EPSILON, GSPO, Rewards, deviation, own_answers, peer_answer, rewards_of
+from harness.learning.advantages import EPSILON, GSPO, Rewards, deviation_of, own_answers, peer_answer, rewards_of
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.suite.space import Range
@@ -101,7 +101,7 @@ class HACPO(Regime):
 
     def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
         """A_i = (R_i - mu) / (std + 1e-6), the first `own` of them the learner's."""
-        return (rewards - self.baseline(rewards, omega, own)) / (deviation(rewards) + EPSILON)
+        return (rewards - self.baseline(rewards, omega, own)) / (deviation_of(rewards) + EPSILON)
 
     def baseline(self, rewards: Rewards, omega: Rewards, own: int) -> float:
         """mu = mean_i omega_i R_i. Guards (code): equal rewards: the plain mean; mu > 1: the learner's own."""

@@ -105,10 +105,10 @@ def test_a_full_disk_is_named_and_leaves_nothing_torn(tmp_path: Path, monkeypatc
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "sync", full)
+    monkeypatch.setattr(files, "flush_to_disk", full)
     with pytest.raises(DiskFullError, match="No space left"):
         writer.commit(13)
-    monkeypatch.setattr(journal, "sync", full)
+    monkeypatch.setattr(journal, "flush_to_disk", full)
     with pytest.raises(DiskFullError):
         writer.compact()
     monkeypatch.undo()

@@ -25,7 +25,7 @@ import numpy as np
 from harness.errors import HarnessError, UsageError
 from harness.statistics import MARGIN
 from harness.statistics.comparison import GAINS, LOSES
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import MARK, ORIGIN
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line
 from harness.store.ranking import make_heading
@@ -109,7 +109,7 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as place:
         alone = Path(place)
         (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
-        ingest(alone)
+        ingest_journals(alone)
         with Snapshot(alone) as snapshot:
             suites = [name.removesuffix(MARK) for name in list_references(alone)]
             yield Store(alone, snapshot, suites, results / "starts")

@@ -23,7 +23,7 @@ from harness.statistics.crossed import estimate_crossed
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.power import find_power
 from harness.statistics.worth import estimate_worth
-from harness.suite.load import load, shipped
+from harness.suite.load import load_suite, shipped_suites
 from harness.suite.schema import Suite
 
 TENTHS = 10
@@ -61,8 +61,8 @@ def shape_of(suite: Suite) -> Shape | None:
 def list_shapes() -> dict[Shape, list[str]]:
     """Return the shipped suites by shape."""
     shapes: dict[Shape, list[str]] = {}
-    for name in shipped():
-        shape = shape_of(load(name))
+    for name in shipped_suites():
+        shape = shape_of(load_suite(name))
         if shape is not None:
             shapes.setdefault(shape, []).append(name)
     return dict(sorted(shapes.items()))

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from harness.allocation.cost_model import Device, device
-from harness.allocation.inventory import Inventory, gigabytes
+from harness.allocation.cost_model import Device, device_of
+from harness.allocation.inventory import Inventory, format_gigabytes
 from harness.errors import UsageError
 from harness.reading import in_words, read_text
 
@@ -83,10 +83,10 @@ def measured_device(path: Path, inventory: Inventory, stands: str) -> Device:
     planned = {(n.gpu_kind, n.gpu_memory) for n in inventory.nodes if n.gpus} or {(stands.upper(), card.memory)}
     for kind, memory in sorted(planned):
         if kind != card.kind or abs(memory / card.memory - 1) > ALIKE:
-            there = f"{kind[:40] or 'a GPU of no known kind'} with {gigabytes(memory)}"
+            there = f"{kind[:40] or 'a GPU of no known kind'} with {format_gigabytes(memory)}"
             raise UsageError(
-                f"{path}: the record is of {card.kind} with {gigabytes(card.memory)}, and the plan for {there}: a record replaces "
-                "the priors of its own card alone"
+                f"{path}: the record is of {card.kind} with {format_gigabytes(card.memory)}, and the plan for {there}: a record "
+                "replaces the priors of its own card alone"
             )
     rates = msgspec.structs.asdict(record.measured)
-    return replace(device(card.kind), **{name: value for name, value in rates.items() if value is not None})
+    return replace(device_of(card.kind), **{name: value for name, value in rates.items() if value is not None})

@@ -29,7 +29,7 @@ from harness.allocation.cost_model import (
     PolicyDemand,
     Workload,
     checkpoint_bytes,
-    device,
+    device_of,
     kv_cache_bytes,
     logits_bytes,
     rollout_seconds,
@@ -76,7 +76,7 @@ class Gpu:
 
     @property
     def on(self) -> Device:
-        return self.measured or device(self.kind)
+        return self.measured or device_of(self.kind)
 
     @property
     def usable(self) -> int:
@@ -210,12 +210,12 @@ def policy_layouts(
     ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
     best = list[_Way]()
     for way in ways:
-        if not any(_beats(other, way) for other in best):
+        if not any(_is_as_good_as(other, way) for other in best):
             best.append(way)
     return tuple(_layout_of_way(policy, work, gpus, gpu, way, others) for way in best), least
 
 
-def _beats(one: _Way, other: _Way) -> bool:
+def _is_as_good_as(one: _Way, other: _Way) -> bool:
     """Whether one way is at least as good in all: a step, the rest of the cell, RAM."""
     return one.step <= other.step and one.rest <= other.rest and one.host <= other.host
 

@@ -15,11 +15,11 @@ from harness.allocation.inventory import (
     Bundle,
     Inventory,
     Node,
-    capacity,
-    gigabytes,
+    capacity_of,
+    explain_shortage,
+    format_gigabytes,
     has_bf16,
-    missing,
-    place,
+    place_bundles,
 )
 from harness.allocation.layout import (
     CellLayout,
@@ -60,13 +60,13 @@ class Scheduler:
 
     def __init__(self, inventory: Inventory, most: int | None = None) -> None:
         self._inventory = inventory
-        self.free = capacity(inventory)
+        self.free = capacity_of(inventory)
         self._most = most
         self.waiting: list[Request] = []
         self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
 
     def submit(self, jobs: Sequence[Request]) -> list[str]:
-        """Keys of those that start now. Each fits the empty inventory (`missing`)."""
+        """Keys of those that start now. Each fits the empty inventory (`explain_shortage`)."""
         self.waiting = sorted(
             [*self.waiting, *jobs], key=lambda job: (job.turn, -self._share_of_inventory(job), -job.seconds)
         )
@@ -92,7 +92,7 @@ class Scheduler:
         for job in self.waiting:
             if self._most is not None and len(self.running) >= self._most:
                 break
-            placed = place(job.bundles, self.free) if job.bundles not in refused else None
+            placed = place_bundles(job.bundles, self.free) if job.bundles not in refused else None
             if placed is None:
                 refused.add(job.bundles)
                 continue
@@ -116,7 +116,7 @@ class Timetable(NamedTuple):
     memory: int = 0
 
 
-def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
+def play_schedule(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
     """Play jobs of predicted length through a run's scheduler.
 
     parts: of each GPU, which are spread over all. most: jobs at once. The bound is the longest of the longest job and of each
@@ -252,7 +252,7 @@ def plan_workers(
     words = without or _describe_refusals(pending, held) or _describe_refusals(first, held)
     if words:
         return _refuse_plan(words, cells, sum(kind.cells for kind in pending), inventory)
-    runs = [timetable(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
+    runs = [play_schedule(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
     left = memory - parts * device
     margin = Margin(memory, left, left) if device else None
@@ -312,7 +312,7 @@ def _plan_alike(
         if best.seconds <= candidate.bound:
             break
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
-        run = timetable(_list_requests(plans, measured), cluster, most=candidate.places)
+        run = play_schedule(_list_requests(plans, measured), cluster, most=candidate.places)
         if run.seconds < best.seconds:
             best = run
             chosen = plans
@@ -421,7 +421,7 @@ def _fastest_placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu
     be."""
     for widest in WIDEST:
         layout = cell_layout(cell, gpus, replace(gpu, widest=widest))
-        if layout is None or place(layout.bundles * copies, capacity(cluster)) is not None:
+        if layout is None or place_bundles(layout.bundles * copies, capacity_of(cluster)) is not None:
             return layout
     return None
 
@@ -483,8 +483,12 @@ def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Invento
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
     frugal = frugal_layout(cell, total, gpu)
     if frugal:
-        each = missing(frugal.bundles, capacity(cluster))
-        return f" {each}" if each else f" needs {gigabytes(frugal.host)} of RAM together on one node or evenly spread"
+        each = explain_shortage(frugal.bundles, capacity_of(cluster))
+        return (
+            f" {each}"
+            if each
+            else f" needs {format_gigabytes(frugal.host)} of RAM together on one node or evenly spread"
+        )
     return f": {_short_of_gpus(cell, total, gpu)}"
 
 
@@ -496,19 +500,19 @@ def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
         if needed is not None and needed <= total:
             continue
         size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
-        where = f"{total} GPU{'s' if total != 1 else ''} of {gigabytes(gpu.memory)} ({gigabytes(gpu.usable)} usable)"
+        where = f"{total} GPU{'s' if total != 1 else ''} of {format_gigabytes(gpu.memory)} ({format_gigabytes(gpu.usable)} usable)"
         enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
         memory = policy_layout(policy, cell.workload, total, gpu)[1]
         if not memory:
             words.append(f"{size} does not fit on {where} ({enough})")
         elif gpu.kind == LOGICAL:
             words.append(
-                f"{size} needs {gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
-                f"{gigabytes(gpu.usable)} each"
+                f"{size} needs {format_gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
+                f"{format_gigabytes(gpu.usable)} each"
             )
         else:
-            lack = gigabytes(memory - gpu.usable)
-            words.append(f"{size} needs {gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
+            lack = format_gigabytes(memory - gpu.usable)
+            words.append(f"{size} needs {format_gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
     if not words:
         together = sum(number or 0 for number in least.values())
         each = ", ".join(f"{name} {number}" for name, number in least.items())
@@ -557,7 +561,7 @@ def _describe_refusals(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
-    refusals = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
+    refusals = ((names, explain_shortage(bundles, capacity_of(inventory))) for bundles, names in alike.items())
     return "; ".join(f"{_name_kinds(list(dict.fromkeys(names)))} {words}" for names, words in refusals if words)
 
 
@@ -572,14 +576,14 @@ def _at_most(inventory: Inventory, cores: int) -> Inventory:
 # For people -----------------------------------------------------------------------------------------------------------
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def describe(plan: Plan) -> str:
+def describe_plan(plan: Plan) -> str:
     """Resources, prediction and each distinct layout; or what is short."""
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
@@ -589,8 +593,10 @@ def describe(plan: Plan) -> str:
     lines += [_describe_resources(plan), _describe_prediction(plan)]
     margin = plan.margin
     if margin:
-        caches = f"; {gigabytes(margin.spare)} with the smallest KV caches" if margin.spare != margin.left else ""
-        left = f"{gigabytes(margin.left)} of {gigabytes(margin.memory)}"
+        caches = (
+            f"; {format_gigabytes(margin.spare)} with the smallest KV caches" if margin.spare != margin.left else ""
+        )
+        left = f"{format_gigabytes(margin.left)} of {format_gigabytes(margin.memory)}"
         lines.append(f"margin     {left} left on the fullest GPU{caches}")
     disk = plan.disk
     if disk.kept:
@@ -606,7 +612,7 @@ def _describe_resources(plan: Plan) -> str:
     """The line of what a run takes of the machines."""
     there = plan.resources
     cells = f"{there.workers} cells side by side" if there.workers > 1 else "1 cell"
-    memory = gigabytes(plan.predicted.memory_bytes)
+    memory = format_gigabytes(plan.predicted.memory_bytes)
     cores = f"{there.cores_used} of {there.cores} cores"
     if not there.gpus_used:
         return f"resources  {cells} on {cores}, {memory}"
@@ -619,11 +625,11 @@ def _describe_prediction(plan: Plan) -> str:
     if predicted.gpu_seconds >= 360:
         cost = f"{predicted.gpu_seconds / 3600:.1f} GPU-hours"
     elif predicted.gpu_seconds:
-        cost = f"{duration(predicted.gpu_seconds)} of GPU"
+        cost = f"{format_duration(predicted.gpu_seconds)} of GPU"
     else:
-        cost = f"{duration(predicted.cpu_seconds)} of CPU"
-    bound = f"no schedule of these layouts takes less than {duration(predicted.wall_bound)}"
-    return f"predicted  {duration(predicted.wall_seconds)} ({bound}), {cost}"
+        cost = f"{format_duration(predicted.cpu_seconds)} of CPU"
+    bound = f"no schedule of these layouts takes less than {format_duration(predicted.wall_bound)}"
+    return f"predicted  {format_duration(predicted.wall_seconds)} ({bound}), {cost}"
 
 
 def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLayout, KindPlan]]]]:
@@ -649,9 +655,9 @@ def _describe_layout(layout: CellLayout) -> list[str]:
 
 def _describe_kind(layout: CellLayout, kind: KindPlan) -> str:
     """How many cells of a kind there are, and how long each takes."""
-    steps = ", ".join(f"{policy.policy} {duration(policy.seconds.total)}" for policy in layout.policies)
-    cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}"
-    return f"  {kind.kind}: {cells}; step {duration(layout.step_seconds)} ({steps})"
+    steps = ", ".join(f"{policy.policy} {format_duration(policy.seconds.total)}" for policy in layout.policies)
+    cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {format_duration(kind.seconds)}"
+    return f"  {kind.kind}: {cells}; step {format_duration(layout.step_seconds)} ({steps})"
 
 
 def first_of(shortfall: str) -> str:
@@ -663,23 +669,25 @@ def first_of(shortfall: str) -> str:
 def _format_disk(size: int) -> str:
     """A size on disk in megabytes or gigabytes."""
     if size >= 10**9:
-        return gigabytes(size)
+        return format_gigabytes(size)
     return f"{size / 1e6:.0f} MB"
 
 
 def _describe_sizes(layout: CellLayout) -> str:
     """What a cell adds to the total, where it is one number for all of the alike ones."""
-    on_gpus = gigabytes(layout.memory_bytes - layout.host)
-    return f": {gigabytes(layout.memory_bytes)} a cell, {on_gpus} on GPUs and {gigabytes(layout.host)} of RAM"
+    on_gpus = format_gigabytes(layout.memory_bytes - layout.host)
+    return f": {format_gigabytes(layout.memory_bytes)} a cell, {on_gpus} on GPUs and {format_gigabytes(layout.host)} of RAM"
 
 
 def _policy_lines(policy: PolicyLayout) -> list[str]:
     ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
     ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
+    peak = format_gigabytes(policy.peak)
+    capacity = format_gigabytes(policy.capacity)
     return [
         f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
         f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
-        f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU, {gigabytes(policy.host)} of RAM",
+        f"    {peak} of {capacity} per GPU, {format_gigabytes(policy.host)} of RAM",
         *(f"    {_describe_moment(when, parts)}" for when, parts in policy.moments().items()),
     ]
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
-from harness.allocation.shapes import MICRO, Precision, chosen, load_config
+from harness.allocation.shapes import MICRO, Precision, load_config, precision_of_config
 from harness.engines.embedded import account as embedded_account
 from harness.engines.protocol import PolicyEngine
 from harness.errors import SuiteError, UsageError
@@ -85,7 +85,7 @@ class Backend(ABC):
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
-        return chosen(load_config(policy.model, policy.revision))
+        return precision_of_config(load_config(policy.model, policy.revision))
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
@@ -97,7 +97,7 @@ class Backend(ABC):
         """At a cluster's address, else here. Raises UsageError where it cannot be joined."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
-        return inventory.local()
+        return inventory.inventory_of_machine()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from jaxtyping import Float32, UInt64
 from harness.engines.protocol import Optimisation, PolicyEngine, Sample, Sampling
 from harness.errors import CheckpointError, Fault, TrainingError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import minibatches
+from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 from harness.tasks.micro import LEVELS, SKILLS, Problem
 
@@ -293,7 +293,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     report = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
     engine.restore(case.folder / "start")
     known = tuple(replace(a, denominator=s) for a, s in zip(terms[0].answers, start, strict=True))
-    halves = [b.terms[0] for b in minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
+    halves = [b.terms[0] for b in cut_into_minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
     sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
     expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
     assert abs(report.ratio_second - expected) < TOLERANCE

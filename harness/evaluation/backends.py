@@ -16,7 +16,7 @@ from harness.engines.vocabulary import has_template
 from harness.errors import EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
-from harness.phases import halt, phase
+from harness.phases import announce_phase, stop_if_asked
 from harness.suite.seeds import derive_many
 
 
@@ -73,9 +73,9 @@ class EngineBackend:
         answers: list[list[Answer]] = []
         cut = 0
         shortest = wanted
-        with phase(f"generating {name}", len(prompts) * repeats) as generation:
+        with announce_phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
-                halt()
+                stop_if_asked()
                 chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
                 room = self.room(name, chunk)

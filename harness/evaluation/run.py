@@ -9,17 +9,25 @@ from pathlib import Path
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, UsageError
 from harness.evaluation.backends import Answer, Answerer, check_room
-from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
+from harness.evaluation.metrics import (
+    Evaluation,
+    EvaluationSample,
+    Metric,
+    MetricSpec,
+    Mode,
+    judge_pairs,
+    summarise_samples,
+)
 from harness.experience.answers import Prompt
-from harness.phases import phase
+from harness.phases import announce_phase
 from harness.tasks.source import fair_part
 from harness.tasks.task import Style, Task
-from harness.verification.catalogue import called
+from harness.verification.catalogue import scorer_called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
 
-def evaluate(
+def evaluate_tasks(
     model: Answerer,
     tasks: Sequence[Task],
     *,
@@ -57,7 +65,7 @@ def evaluate(
             sampling = Sampling(0.0, length) if mode == "greedy" else Sampling(temperature, length, top_p)
             own += _sample_answers(model, plan, mode, repeats, sampling, verifier)
         samples += own
-        results += summarise(plan.task.name, plan.specs, own)
+        results += summarise_samples(plan.task.name, plan.specs, own)
     return Evaluation(metrics=tuple(results), samples=tuple(samples))
 
 
@@ -155,11 +163,11 @@ def _fitting_length(
 
 def _judge_answers(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
     """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
-    with phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
+    with announce_phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:
             return task.judge([(document, answer.text) for document, answer in answers])
         asked = [(document.gold, answer.text) for document, answer in answers]
-        return judged(verifier.by(called(task.scorer)), asked, [answer.finished for _, answer in answers])
+        return judge_pairs(verifier.by(scorer_called(task.scorer)), asked, [answer.finished for _, answer in answers])
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:

@@ -16,11 +16,11 @@ from harness.errors import ExchangeError
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, sent
+from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, answers_to_send
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec, closes_thought, leaves_thought_open
-from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
+from harness.tokenization.retokenise import Retokenised, align_logprobs, explain_excess, retokenise_answers
 from harness.verification.verdict import Verdict
 
 Verify = Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], Sequence[Verdict]]
@@ -326,13 +326,13 @@ class Receiver:
             return "" if lead else learner.engine.reads(next(iter(prompts.values())))
 
         space_of = opening.by_author(alike, records)
-        results = retokenise(
-            [opening.opened(record, space_of[record.author]) for record in records],
+        results = retokenise_answers(
+            [opening.open_with(record, space_of[record.author]) for record in records],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
-            closing=opening.closing(own),
-            joined=opening.joined(alike, learner.codec, prompt_end),
+            closing=opening.usual_closing(own),
+            joined=opening.begins_without_blank(alike, learner.codec, prompt_end),
             strict=self._strict,
         )
         return [
@@ -346,7 +346,7 @@ class Receiver:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
         answers: dict[tuple[str, int], Answer] = {}
         for group in own:
-            answers |= {(group.prompt.id, index): answer for index, answer in sent(group)}
+            answers |= {(group.prompt.id, index): answer for index, answer in answers_to_send(group)}
         fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
         for record, entry in admitted:
             if not isinstance(record, Scores):
@@ -363,13 +363,13 @@ class Receiver:
         placed = []
         for (record, entry, answer), edges in zip(fitting, ends, strict=True):
             ending = answer.tokens.size - answer.content.size
-            residuals, source = align(record, edges, ending, strict=self._strict)
+            residuals, source = align_logprobs(record, edges, ending, strict=self._strict)
             entry.receiver_tokens = answer.content.size
             entry.measured(residuals)
-            if excess(residuals, self._budget):
+            if explain_excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
             else:
-                start = align(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
+                start = align_logprobs(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source, start)
                 placed.append((record, scores, answer, entry))
         return placed

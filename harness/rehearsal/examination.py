@@ -12,29 +12,29 @@ from typing import Any, NoReturn
 import msgspec
 
 from harness.allocation.planner import Plan, first_of
-from harness.allocation.shapes import load_config, load_shape, shipped
+from harness.allocation.shapes import load_config, load_shape, shipped_configs
 from harness.errors import DataError, HarnessError, PluginError, SuiteError, UsageError
-from harness.plugins import blamed
+from harness.plugins import blame_plugin
 from harness.rehearsal import standins
 from harness.session.policy import at_hand
 from harness.session.suite.files import places_of_training
 from harness.session.suite.places import faults_at, policies_by_place, with_policies
 from harness.session.suite.planning import plan_for
 from harness.session.suite.preflight import (
+    check_before_run,
     check_policy,
     check_repeated,
     check_training_questions,
-    preflight,
     pretrained_policies,
 )
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
-from harness.session.suite.validation import validate
+from harness.session.suite.validation import fill_in_options
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks.data import SETS, SOURCES
-from harness.tasks.data import load as load_data
-from harness.tasks.jsonl import pinned as pinned_file
+from harness.tasks.data import load_set as load_data
+from harness.tasks.jsonl import pin_file as pinned_file
 from harness.tasks.registry import get_task, training_source
 
 # Stand-ins' tokenizers, in a folder that is the user's: made anew each time
@@ -118,7 +118,7 @@ class Examination:
     def check_rollouts(self) -> None:
         """Make numbers of rollouts equal where a regime wants them so. Raises as `check_models` for another fault."""
         try:
-            validate(self.suite, self.source)
+            fill_in_options(self.suite, self.source)
         except SuiteError as error:
             unequal = any(policy.rollouts for _, policy in policies_by_place(self.suite))
             if not unequal or not re.fullmatch(r"groups\[\d+\]\.policies", error.path):
@@ -129,7 +129,7 @@ class Examination:
     def check_options(self) -> None:
         """Leave `max_length` out where it has no room for an answer. Raises as `check_models` for another fault."""
         try:
-            resolve_suite(validate(self.suite, self.source), self.source)
+            resolve_suite(fill_in_options(self.suite, self.source), self.source)
         except SuiteError as error:
             if not error.path.startswith(_MAX_LENGTH):
                 self._note_unmendable(error)
@@ -149,7 +149,7 @@ class Examination:
                 self._replace_of_model(error)
         prepared = self._prepare()
         try:
-            remarks = preflight(prepared, run=False, elsewhere=True)
+            remarks = check_before_run(prepared, run=False, elsewhere=True)
         except SuiteError as error:
             self._note_unmendable(error)
         self.remarks += [remark for remark in remarks if str(self._root) not in remark]  # none on what stands in
@@ -181,7 +181,7 @@ class Examination:
         min_level = self.suite.training.min_level
         for place, task in places_of_training(self.suite.training):
             pinned = self._pin_and_load(task, place, SOURCES.get(str(task), str(task)))
-            with faults_at(self.source, place, (DataError, PluginError)), blamed(f"task {task}"):
+            with faults_at(self.source, place, (DataError, PluginError)), blame_plugin(f"task {task}"):
                 source = training_source(pinned)
                 if source.generated:
                     source.draw(0, 1, min_level=min_level)
@@ -324,6 +324,6 @@ def _is_known_kind(policy: Policy) -> bool:
 def _usable_config(policy: Policy) -> Mapping[str, Any]:
     """The model's own config without what makes it another kind, or a small published one where it has none that can be used."""
     if not _is_known_kind(policy):
-        return min(shipped().values(), key=lambda config: config.get("hidden_size", 1 << 20))
+        return min(shipped_configs().values(), key=lambda config: config.get("hidden_size", 1 << 20))
     config = load_config(policy.model, policy.revision)
     return {name: value for name, value in config.items() if name != "quantization_config"}

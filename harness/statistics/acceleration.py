@@ -127,7 +127,7 @@ def fit_acceleration(
     t, base, other = _checked_curves(steps, baseline, regime)
     few = describe_too_few(*base.shape)
     if few:
-        return refuse(base.shape[0], few)
+        return refused_fit(base.shape[0], few)
     return compare_with_clock(fit_clock(t, base), other, margin=margin, level=level)
 
 
@@ -139,7 +139,7 @@ def describe_too_few(seeds: int, points: int) -> str:
     return f"{counted} with {points} points; needs {MIN_SEEDS} with {MIN_POINTS}"
 
 
-def refuse(seeds: int, why: str) -> Acceleration:
+def refused_fit(seeds: int, why: str) -> Acceleration:
     """Return a fit that was not tried."""
     return Acceleration(nan, nan, nan, nan, nan, nan, seeds, why)
 

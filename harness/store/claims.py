@@ -93,7 +93,7 @@ def answer_suite_claims(snapshot: Snapshot, suite: str, margin: float) -> list[C
     order = snapshot.query("SELECT seeds FROM suites WHERE suite = ?", [suite])["seeds"].to_pylist()[0]
     planned = [order[: claim.seeds] if claim.seeds else order for claim in claims]
     done = [_first_finished(claim, seeds, finished) for claim, seeds in zip(claims, planned, strict=True)]
-    measured = [_measure(claim, seeds, finished, margin) for claim, seeds in zip(claims, done, strict=True)]
+    measured = [_measure_claim(claim, seeds, finished, margin) for claim, seeds in zip(claims, done, strict=True)]
     bounds = [_bounds_of_claim(claim) for claim in claims]
     levels = [level_of_look(len(there), len(all_)) for there, all_ in zip(done, planned, strict=True)]
     told = answer_claims(measured, bounds, levels)
@@ -123,7 +123,7 @@ def _places_of(claim: Claim) -> list[tuple[str, str]]:
     return places
 
 
-def _over(claim: Claim, regime: str, finished: FinishedScores) -> str:
+def _line_compared_with(claim: Claim, regime: str, finished: FinishedScores) -> str:
     """Return the line that a regime is compared with: the claim's, or the suite's baseline."""
     return claim.over or finished.lines[regime].baseline
 
@@ -149,7 +149,7 @@ def _first_finished(claim: Claim, planned: Sequence[int], finished: FinishedScor
 
 
 def _line_or_empty(regime: str, claim: Claim, finished: FinishedScores) -> str:
-    return _over(claim, regime, finished) if regime in finished.lines else ""
+    return _line_compared_with(claim, regime, finished) if regime in finished.lines else ""
 
 
 def _lines_with(group: str, seed: int, finished: FinishedScores) -> set[str]:
@@ -160,7 +160,7 @@ def _lines_with(group: str, seed: int, finished: FinishedScores) -> set[str]:
     return set()
 
 
-def _measure(claim: Claim, seeds: Sequence[int], finished: FinishedScores, margin: float) -> Measured:
+def _measure_claim(claim: Claim, seeds: Sequence[int], finished: FinishedScores, margin: float) -> Measured:
     """Measure the number of a claim from these seeds."""
     if len(seeds) < 2:
         return Measured(np.nan, np.nan, 0, f"{len(seeds)} seeds have finished")
@@ -170,7 +170,9 @@ def _measure(claim: Claim, seeds: Sequence[int], finished: FinishedScores, margi
     for group, regime in _places_of(claim):
         policies = finished.policies[group]
         policy = MEAN if len(policies) > 1 else policies[0]
-        fit = finished.paces.compare_lines(group, policy, regime, _over(claim, regime, finished), margin, seeds)
+        fit = finished.paces.compare_lines(
+            group, policy, regime, _line_compared_with(claim, regime, finished), margin, seeds
+        )
         if fit.problem:
             return Measured(np.nan, np.nan, 0, f"{regime} on {group}: {fit.problem}")
         if claim.statistic == "reach" and fit.rising:
@@ -188,7 +190,7 @@ def _measure_gain(claim: Claim, seeds: Sequence[int], finished: FinishedScores) 
         if key is None:
             return Measured(np.nan, np.nan, 0, f"{group} has no avg@k")
         ours: BySeed = finished.by_key[key][regime]
-        theirs: BySeed = finished.by_key[key][_over(claim, regime, finished)]
+        theirs: BySeed = finished.by_key[key][_line_compared_with(claim, regime, finished)]
         gains += sign * np.array([ours[seed].accuracy - theirs[seed].accuracy for seed in seeds])
         noise += np.array([ours[seed].noise + theirs[seed].noise for seed in seeds])
     estimate = mean_interval(gains, noise=noise)
@@ -215,7 +217,7 @@ def _measure_fits(claim: Claim, fits: Sequence[Acceleration]) -> Measured:
 
 
 def _bounds_of_claim(claim: Claim) -> Bounds:
-    """Return the claim's bounds in the unit of `_measure`: fractions, and logarithms of a pace without `against`."""
+    """Return the claim's bounds in the unit of `_measure_claim`: fractions, and logarithms of a pace without `against`."""
     if claim.statistic != "kappa":
         bound = claim.bound / 100
         return bounds_of(claim.relation, -bound if claim.relation == "within" else bound, bound)

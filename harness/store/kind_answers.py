@@ -101,7 +101,7 @@ def _answer_gain(board: Board, kind: Kind, points: str) -> Answer:
         f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
         f"{points}, {len(cells) - len(found) - nothing} cannot tell."
     )
-    return Answer(question=QUESTIONS[0], said=said, found=_order(found, 0.0))
+    return Answer(question=QUESTIONS[0], said=said, found=_order_findings(found, 0.0))
 
 
 def _answer_pace(board: Board, kind: Kind) -> Answer:
@@ -149,7 +149,7 @@ def _answer_harm(board: Board, kind: Kind) -> Answer:
             f"{below or 'None'} of {count_of(known, 'gain')} by role {'lie' if below > 1 else 'lies'} below 0 with the whole "
             f"interval; {chance} would by chance."
         )
-    return Answer(question=QUESTIONS[3], said=said, found=_order(found, 0.0))
+    return Answer(question=QUESTIONS[3], said=said, found=_order_findings(found, 0.0))
 
 
 def _find_harmed(role: RoleRow) -> list[tuple[float, Pair, str]]:
@@ -185,10 +185,10 @@ def _count_known(known: Sequence[Finding], found: Sequence[Finding], compared: i
 def _leave_out(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
     """Return the findings whose interval leaves out the value of no effect."""
     found = [one for one in findings if not one.interval[0] <= nothing <= one.interval[1]]
-    return _order(found, nothing)
+    return _order_findings(found, nothing)
 
 
-def _order(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
+def _order_findings(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
     """The farthest from no effect first."""
     return tuple(sorted(findings, key=lambda one: (-abs(one.value - nothing), one.regime, one.setting.names)))
 

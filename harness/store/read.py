@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness import limits as process_limits
 from harness.errors import HarnessError, StoreError, UsageError
-from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quoted, store_path
+from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quote_path, store_path
 from harness.store.manifest import SuiteFile
 from harness.store.starts import write_unpaired
 from harness.store.tuning import list_chosen, read_tuning
@@ -89,7 +89,7 @@ class Snapshot:
             },
         )
         try:
-            self._connection.execute(f"ATTACH '{quoted(path)}' AS store (READ_ONLY)")
+            self._connection.execute(f"ATTACH '{quote_path(path)}' AS store (READ_ONLY)")
             self._connection.execute("USE store")
             if shown:
                 _show_run_instead(self._connection, shown, results)
@@ -257,7 +257,7 @@ def _answer_stdin() -> None:
     try:
         with (
             Snapshot(Path(results), memory=limits.memory) as snapshot,
-            process_limits.memory(limits.memory + _SPARE),
+            process_limits.limit_memory(limits.memory + _SPARE),
         ):
             answer = snapshot.sql(statement, limits)
     except HarnessError as error:

@@ -111,16 +111,15 @@ class _Page:
         )  # fmt: skip
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        words = " ".join((_cell if self._markdown else visible)(text).split())
+        words = " ".join((_escape_cell if self._markdown else visible)(text).split())
         self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
     def table(
         self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
     ) -> None:
         if self._markdown:
-            self._console.print(
-                f"**{_cell(title)}**\n\n{make_pipe_table(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
-            )
+            cells = [[_escape_cell(str(cell)) for cell in row] for row in rows]
+            self._console.print(f"**{_escape_cell(title)}**\n\n{make_pipe_table(heads, cells, 2)}")
             return
         lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
         table = Table(box=None, header_style="dim")
@@ -347,11 +346,16 @@ class _Page:
         columns = select_columns("markdown")
         lines = []
         for row in rows:
-            regime = _cell(row.regime)
-            names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
-            names.append("mean" if row.policy == MEAN else _cell(row.policy))
+            regime = _escape_cell(row.regime)
+            names = [
+                _escape_cell(row.group),
+                _escape_cell(row.task),
+                row.metric,
+                f"**{regime}**" if row.best else regime,
+            ]
+            names.append("mean" if row.policy == MEAN else _escape_cell(row.policy))
             texts = ((s, _write_value(row, s, head.margin)) for s in columns)
-            lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
+            lines.append([*names, *(text if s.numeric or s.interval_of else _escape_cell(text) for s, text in texts)])
         heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
         words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
         self._console.print(make_pipe_table(heads, lines, 5, words), end="")
@@ -495,7 +499,7 @@ def _write_csv(suite: str, rows: Rows, head: Heading) -> str:
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 

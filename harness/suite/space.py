@@ -131,18 +131,18 @@ def as_dict(space: Space) -> dict[str, Any]:
     return {"values": list(space.values), "prior": "uniform", "relative": space.relative}
 
 
-def _bare(hint: Any) -> Iterable[Any]:
+def _metadata_of(hint: Any) -> Iterable[Any]:
     yield from getattr(hint, "__metadata__", ())
     if get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
-            yield from _bare(part)
+            yield from _metadata_of(part)
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
     """By field. Raises ValueError where a default lies outside its space."""
     spaces: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        for metadata in _bare(hint):
+        for metadata in _metadata_of(hint):
             if isinstance(metadata, Range | Choice):
                 spaces[name] = metadata
                 default = defaults[name]

@@ -21,12 +21,12 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.verification.response import boxed, last_box
+from harness.verification.response import last_box, read_box
 from harness.verification.tolerance import with_tolerance
 
 
@@ -72,7 +72,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = [boxed(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
+    boxes = [read_box(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
     return Problem(
         id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
@@ -394,10 +394,10 @@ class DataInfo(msgspec.Struct, frozen=True):
 def folder_in_use(data_dir: Path | None) -> Path | None:
     """The argument, else HARNESS_DATA; None: the public sources."""
     chosen = data_dir or os.environ.get("HARNESS_DATA")
-    return expanded(chosen) if chosen else None
+    return expand_user(chosen) if chosen else None
 
 
-def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
+def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
     """All rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
@@ -408,7 +408,7 @@ def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Pr
     return named_by_text(rows) if data.by_text else rows
 
 
-def inventory(data_dir: Path | None = None) -> list[DataInfo]:
+def list_sets(data_dir: Path | None = None) -> list[DataInfo]:
     """Fetches nothing."""
     return [_describe_set(data, folder_in_use(data_dir)) for data in SETS.values()]
 
@@ -477,10 +477,12 @@ def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
     paths = {file: cached_path(data.remote, file) for file in data.remote.files}
     if not fetch and not all(path.exists() for path in paths.values()):
         raise _absence_error(data, "")
-    return [row for file, path in paths.items() for row in convert(data, file, _ensure_downloaded(data, file, path))]
+    return [
+        row for file, path in paths.items() for row in convert_file(data, file, _ensure_downloaded(data, file, path))
+    ]
 
 
-def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
+def convert_file(data: DataSet, file: str, path: Path) -> list[Problem]:
     """Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read_rows(path))]
@@ -510,7 +512,7 @@ def cached_path(remote: Remote, file: str) -> Path:
 def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
     """The path of a source's file, fetched where it is not in the cache. Raises DataError."""
     if not path.exists():
-        write_atomic(path, _download(data, file))
+        write_atomic(path, _download_file(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
         path.unlink()
         raise DataError(
@@ -519,7 +521,7 @@ def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
     return path
 
 
-def _download(data: DataSet, file: str) -> bytes:
+def _download_file(data: DataSet, file: str) -> bytes:
     """In a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absence_error(data, "HF_HUB_OFFLINE is set")

@@ -21,7 +21,7 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.verification.scorer import digested
+from harness.verification.scorer import digest_if_long
 from harness.verification.verdict import Verdict
 
 PREFIX = "lm_eval:"
@@ -190,4 +190,4 @@ def _judge_by_task(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
         right = float(value) >= 1.0
     except Exception as error:  # of a filter or a metric: no answer's fault
         return Verdict("invalid", f"crash: {type(error).__name__}")
-    return Verdict("right" if right else "wrong", "", digested(str(said)))
+    return Verdict("right" if right else "wrong", "", digest_if_long(str(said)))

@@ -181,7 +181,7 @@ def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Pro
     ]
 
 
-def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
+def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
     """`count` of the names, as even as may be. Raises DataError."""
     if count < 1:
         raise DataError(f"{task}: {count} training prompts a step asked for; at least 1 is needed")
@@ -191,7 +191,7 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
     return order[:count]
 
 
-def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
+def draw_distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
     """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
     problems: dict[str, Problem] = {}
     missed = number = 0
@@ -211,7 +211,7 @@ def training_prompts(
     """Distinct, by the seed alone, skills as even as may be. part: of `PARTS`. Raises DataError for an unknown skill, or too
     many."""
     rng = Random(step_seed)
-    return as_prompts(_distinct(rng, even("micro", rng, skills, count), part))
+    return as_prompts(_draw_problems(rng, spread_evenly("micro", rng, skills, count), part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
@@ -222,21 +222,21 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str =
 @cache
 def _evaluation_problems(per_skill: int, part: str) -> tuple[Problem, ...]:
     """The same problems in every suite, so many of each skill."""
-    return tuple(p for skill in SKILLS for p in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part))
+    return tuple(p for skill in SKILLS for p in _draw_problems(Random(_EVALUATION_SEED), [skill] * per_skill, part))
 
 
 def worked_examples() -> list[Problem]:
-    return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
+    return _draw_problems(Random(_EVALUATION_SEED), list(SKILLS), "all")
 
 
-def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
+def _draw_problems(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
     if unknown := [name for name in order if name not in SKILLS]:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
 
     def draw(name: str, number: int) -> Problem:
         return SKILLS[name].draw(rng, LEVELS[number % len(LEVELS)], held_out=part == "held out")
 
-    problems = distinct(order, draw, part)
+    problems = draw_distinct(order, draw, part)
     if len(problems) < len(order):
         side = {"held out": "held-out", "all": "training"}.get(part, part)
         raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")

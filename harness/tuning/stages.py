@@ -12,13 +12,13 @@ from typing import Any, Literal
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import SuiteFile, read_manifests
 from harness.store.read import Snapshot
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.tuning_table import TrialScores, read_trial_scores
 from harness.suite.schema import Suite, Variant
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.suite.space import Range, Space
 from harness.tuning.derived import (
     Chosen,
@@ -70,7 +70,7 @@ class TuningStages:
         self._results = results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
-        self._starts = _starts(prepared)
+        self._starts = _keys_of_starts(prepared)
 
     def __iter__(self) -> Iterator[TuningStage]:
         asked: list[TrialRequest] = []
@@ -131,7 +131,7 @@ class TuningStages:
         with faults_in_tune(suite):
             prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
         self._files[suite.name] = prepared.suite_file()
-        shared = self._starts & _starts(prepared)
+        shared = self._starts & _keys_of_starts(prepared)
         if shared:
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
@@ -164,7 +164,7 @@ class TuningStages:
         }
 
     def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
-        ingest(self._results)
+        ingest_journals(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
@@ -195,7 +195,9 @@ class TuningStages:
             gpu_seconds = sum(results.gpu.get(run, 0.0) for _, run in runs)
             for on, best in chosen[name].items():
                 scores = scored[on].score
-                trials = [_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]]
+                trials = [
+                    _stored_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]
+                ]
                 tuned = Tuned(
                     variant=name,
                     on=on,
@@ -219,11 +221,13 @@ class TuningStages:
         )  # fmt: skip
 
 
-def _starts(prepared: Prepared) -> set[str]:
+def _keys_of_starts(prepared: Prepared) -> set[str]:
     return {c.identity.models[p.name] for c in prepared.every for p in c.group.policies if not p.is_micro}
 
 
-def _trial(told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]) -> Trial:
+def _stored_trial(
+    told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]
+) -> Trial:
     score = scored.get(run) if run in done else None
     fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=run, settings=dict(told.settings), steps=steps, score=score, fault=fault)
@@ -244,25 +248,30 @@ def propose_settings(
     `seed` and its number, so that regimes share them. Raises UsageError without Optuna."""
     if not spaces:
         return [dict(defaults) for _ in numbers]
-    optuna = _optuna()
+    optuna = _import_optuna()
     later = [n for n in numbers if n != 0]
     if sampler == "random" or not told:
         drawn = [
-            _ask(
-                optuna, optuna.samplers.RandomSampler(seed=derive(seed, "trial", n) % _SEEDS), spaces, defaults, (), 1
+            _ask_for_settings(
+                optuna,
+                optuna.samplers.RandomSampler(seed=derive_seed(seed, "trial", n) % _SEEDS),
+                spaces,
+                defaults,
+                (),
+                1,
             )[0]
             for n in later
         ]
     else:
         tpe = optuna.samplers.TPESampler(
-            seed=derive(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
+            seed=derive_seed(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
         )
-        drawn = _ask(optuna, tpe, spaces, defaults, told, len(later))
+        drawn = _ask_for_settings(optuna, tpe, spaces, defaults, told, len(later))
     ready = iter(drawn)
     return [dict(defaults) if n == 0 else {**defaults, **next(ready)} for n in numbers]
 
 
-def _ask(
+def _ask_for_settings(
     optuna: ModuleType,
     sampler: Any,
     spaces: Mapping[str, Space],
@@ -272,10 +281,10 @@ def _ask(
 ) -> list[dict[str, Any]]:
     """Settings just asked for count as under way."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    of = {name: _distribution(optuna, space) for name, space in spaces.items()}
+    of = {name: _distribution_of(optuna, space) for name, space in spaces.items()}
     states = optuna.trial.TrialState
     for trial in told:
-        params = {name: _place(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        params = {name: _place_of_value(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
         study.add_trial(
             optuna.trial.create_trial(
                 state=states.PRUNED if trial.value is None else states.COMPLETE, params=params, distributions=of,
@@ -283,24 +292,26 @@ def _ask(
             )
         )  # fmt: skip
     asked = [study.ask(of).params for _ in range(count)]
-    return [{name: _value(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked]
+    return [
+        {name: _value_at(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked
+    ]
 
 
-def _distribution(optuna: ModuleType, space: Space) -> Any:
+def _distribution_of(optuna: ModuleType, space: Space) -> Any:
     if isinstance(space, Range):
         return optuna.distributions.FloatDistribution(0.0, 1.0)
     return optuna.distributions.CategoricalDistribution(tuple(range(len(space.values))))
 
 
-def _place(space: Space, value: Any, default: Any) -> float | int:
+def _place_of_value(space: Space, value: Any, default: Any) -> float | int:
     return space.unit(value, default) if isinstance(space, Range) else space.values.index(value)
 
 
-def _value(space: Space, place: Any, default: Any) -> Any:
+def _value_at(space: Space, place: Any, default: Any) -> Any:
     return space.at(place, default) if isinstance(space, Range) else space.values[place]
 
 
-def _optuna() -> ModuleType:
+def _import_optuna() -> ModuleType:
     try:
         import optuna
     except ImportError:

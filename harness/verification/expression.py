@@ -113,7 +113,7 @@ def _walk_nodes(node: Node) -> Iterator[Node]:
 
 
 @lru_cache(maxsize=16_384)
-def read(text: str) -> Expression | None:
+def read_expression(text: str) -> Expression | None:
     """The whole text's, or None."""
     if _ENGLISH.search(text):
         return None
@@ -137,12 +137,12 @@ def _split_tokens(text: str) -> list[tuple[str, str]]:
     return known + [("", "")] * 7
 
 
-def _negate(node: Node) -> Node:
+def _negate_node(node: Node) -> Node:
     """A node with the other sign."""
     return ("*", ("number", Fraction(-1)), node)
 
 
-def _invert(node: Node) -> Node:
+def _invert_node(node: Node) -> Node:
     """One divided by a node."""
     return ("^", node, ("number", Fraction(-1)))
 
@@ -181,7 +181,7 @@ class _Parser:
             signs += sign
         if signs.count("-") > most:
             raise Unread
-        return _negate(part()) if signs.count("-") % 2 else part()
+        return _negate_node(part()) if signs.count("-") % 2 else part()
 
     def product(self, inside_function: bool = False) -> Node:
         factors = [self.power()]
@@ -190,7 +190,7 @@ class _Parser:
             if not inside_function and self.accept("*", "\\cdot", "\\times"):
                 factors.append(self.signed(self.power))
             elif not inside_function and self.accept("/", "\\div"):
-                factors.append(_invert(self.signed(self.power)))
+                factors.append(_invert_node(self.signed(self.power)))
             elif self._starts_factor(kind, token) and not (inside_function and token[1:] in FUNCTIONS):
                 if kind == "number" and not self._is_power_behind_letters(factors[-1]):
                     raise Unread  # what stands before a number is no factor of it
@@ -222,7 +222,7 @@ class _Parser:
     def exponent(self) -> Node:
         if self.token == "-" and self.tokens[self.position + 1][0] == "number":
             self.take()
-            return _negate(self.atom())
+            return _negate_node(self.atom())
         return self.atom()
 
     def postfix(self, base: Node) -> Node:
@@ -293,10 +293,10 @@ class _Parser:
     def _command(self, name: str) -> Node:
         match name:
             case "frac":
-                return ("*", self.atom(), _invert(self.atom()))
+                return ("*", self.atom(), _invert_node(self.atom()))
             case "sqrt":
                 degree = self.group() if self.token == "[" else ("number", Fraction(2))
-                return ("^", self.atom(), _invert(degree))
+                return ("^", self.atom(), _invert_node(degree))
             case "binom":
                 return ("binomial", self.atom(), self.atom())
             case "pi":
@@ -324,7 +324,7 @@ class _Parser:
             base = self.atom()
         if self.accept("^"):
             exponent = self.exponent()
-        if exponent == _negate(("number", Fraction(1))):
+        if exponent == _negate_node(("number", Fraction(1))):
             if name not in _INVERSE:
                 raise Unread
             name = _INVERSE[name]
@@ -537,7 +537,7 @@ Places = list[dict[str, Fraction]]
 
 
 @lru_cache(maxsize=512)
-def places(symbols: frozenset[str]) -> tuple[Places, Places]:
+def places_of_symbols(symbols: frozenset[str]) -> tuple[Places, Places]:
     if not symbols:
         return [{}], []
     draw = random.Random(20_250_101)
@@ -639,7 +639,7 @@ def _is_integer(node: Node) -> bool:
     return (node[0] == "number" and node[1].denominator == 1) or (node[0] == "*" and all(map(_is_integer, node[1:])))
 
 
-def number(expression: Expression) -> Value | None:
+def value_without_symbols(expression: Expression) -> Value | None:
     """None with symbols, without value, or too large."""
     if expression.symbols:
         return None
@@ -648,7 +648,7 @@ def number(expression: Expression) -> Value | None:
     return None
 
 
-def near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
+def are_near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})
@@ -665,7 +665,7 @@ def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = 
         return False
     real: bool | None = None
     unreal: bool | None = None
-    close, far = places(gold.symbols)
+    close, far = places_of_symbols(gold.symbols)
     tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
     if gold.symbols and any(_may_turn(node) for each in (gold, answer) for node in _walk_nodes(each.root)):
         tried[len(close) :] = [(place, 0) for place in _places_that_differ(gold, answer)] + [
@@ -733,10 +733,10 @@ def _same_at(
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
     """Whether sides' differences are constant multiples. As `same_value`."""
-    ours, theirs = (Expression(("+", left.root, _negate(right.root))) for left, right in (gold, answer))
+    ours, theirs = (Expression(("+", left.root, _negate_node(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False
-    place = places(ours.symbols)[0][:2][-1]
+    place = places_of_symbols(ours.symbols)[0][:2][-1]
     left = _Evaluation(place).of(ours)
     right = _Evaluation(place).of(theirs)
     if left is None or right is None:

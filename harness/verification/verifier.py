@@ -11,11 +11,11 @@ from typing import Self
 from msgspec.structs import replace
 
 from harness.errors import VerificationError
-from harness.limits import cores
-from harness.verification.equivalence import NeedsAlgebra, decide
+from harness.limits import count_cores
+from harness.verification.equivalence import NeedsAlgebra, decide_on_answer
 from harness.verification.processes import Pool, Question
 from harness.verification.response import read_answer
-from harness.verification.scorer import MATH, Called, digested
+from harness.verification.scorer import MATH, Called, digest_if_long
 from harness.verification.verdict import Verdict
 
 __all__ = ["Verifier", "require_valid"]
@@ -30,7 +30,7 @@ class Verifier(AbstractContextManager["Verifier"]):
     default one per core."""
 
     def __init__(self, workers: int | None = None) -> None:
-        self._pool = Pool(workers or cores())
+        self._pool = Pool(workers or count_cores())
         self._cache: dict[tuple[str, ...], Verdict] = {}
         self._scorer = MATH
 
@@ -47,7 +47,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
         for question, verdict in decided.items():
             if self._judges_mathematics:
-                decided[question] = verdict = replace(verdict, extracted=digested(question.answer))
+                decided[question] = verdict = replace(verdict, extracted=digest_if_long(question.answer))
             if verdict.valid:
                 self._keep_verdict(question, verdict)
         return [decided[asked] if isinstance(asked, Question) else asked for asked in verdicts]
@@ -70,13 +70,13 @@ class Verifier(AbstractContextManager["Verifier"]):
         if not self._judges_mathematics:
             return question
         try:
-            score = decide(gold, answer)
+            score = decide_on_answer(gold, answer)
         except NeedsAlgebra:
             return question
         except Exception as error:  # a fault of our own rules is no verdict, and never the cell's end
-            return Verdict("invalid", f"crash: {type(error).__name__}", digested(answer))
+            return Verdict("invalid", f"crash: {type(error).__name__}", digest_if_long(answer))
         return self._keep_verdict(
-            question, Verdict("right" if score.right else "wrong", score.reason, digested(answer))
+            question, Verdict("right" if score.right else "wrong", score.reason, digest_if_long(answer))
         )
 
     def close(self) -> None:

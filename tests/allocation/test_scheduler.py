@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.allocation import layout
-from harness.allocation.inventory import Bundle, capacity, parse, place
-from harness.allocation.planner import Request, Scheduler, timetable
+from harness.allocation.inventory import Bundle, capacity_of, parse_inventory, place_bundles
+from harness.allocation.planner import Request, Scheduler, play_schedule
 
 GB = 10**9
-FOUR = parse("4xH100-80G")
+FOUR = parse_inventory("4xH100-80G")
 bundles = st.lists(st.builds(Bundle, st.integers(0, 4), st.integers(1, 8), st.integers(0, 64).map(lambda n: n * GB)),
                    min_size=1, max_size=5)  # fmt: skip
 
 
 @given(batch=st.lists(st.tuples(bundles, st.floats(1, 100)), max_size=12), seed=st.randoms())
 def test_a_finite_batch_is_run_to_its_end(batch, seed):
-    inventory = parse("3x4xH100-80G+8cpu-64G")
-    whole = capacity(inventory)
-    jobs = [Request(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place(own, whole)]
+    inventory = parse_inventory("3x4xH100-80G+8cpu-64G")
+    whole = capacity_of(inventory)
+    jobs = [Request(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place_bundles(own, whole)]
     scheduler, waiting, running = Scheduler(inventory), {job.key: job for job in jobs}, list[str]()
     started = scheduler.submit(jobs[::2]) + scheduler.submit(jobs[1::2])
     while started or running:
@@ -35,7 +35,7 @@ def test_a_finite_batch_is_run_to_its_end(batch, seed):
                 used[node] = used[node].plus(bundle)
         assert {name: left.plus(used[name]) for name, left in scheduler.free.items()} == whole
         assert min(min(b.gpus, b.cores, b.memory) for b in scheduler.free.values()) >= 0
-        assert not any(place(job.bundles, scheduler.free) for job in waiting.values())
+        assert not any(place_bundles(job.bundles, scheduler.free) for job in waiting.values())
         started = scheduler.end(running.pop(seed.randrange(len(running))))
     assert not waiting
     assert scheduler.free == whole
@@ -64,9 +64,9 @@ def test_a_turn_comes_before_width_and_length():
 def test_a_timetable_is_what_a_run_takes():
     """Every number true, 21: a plan plays the scheduler that the driver runs."""
     three = (Bundle(1, 1, GB),) * 3
-    table = timetable([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
+    table = play_schedule([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
     assert table == (30.0, 23.75, 95.0, 95.0, 2, 4, 4, 4 * GB)
-    assert timetable([], FOUR).seconds == 0
+    assert play_schedule([], FOUR).seconds == 0
 
 
 @given(

@@ -18,7 +18,7 @@ from ray_nodes import head
 
 from harness.engines.backend import read_options
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import Reservation, layout
+from harness.engines.openrlhf.cluster import Reservation, lay_out_slots
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import EngineError, InfeasibleError, SuiteError
 
@@ -95,7 +95,7 @@ def test_bad_options_name_their_place():
 @pytest.mark.parametrize("devices", [{"trainers": 2}, {"rollout_engines": 2}, {"trainers": 2, "tensor_parallel": 4}])
 def test_trainers_that_lend_weights_by_device_are_as_many_as_rollout_devices(devices, folders, monkeypatch):
     """Item 12: with CUDA a trainer that has no rollout engine on its device leaves a copy of the weights behind at each sync."""
-    monkeypatch.setattr(seams, "needed", lambda: False)
+    monkeypatch.setattr(seams, "uses_cpu_devices", lambda: False)
     with pytest.raises(EngineError, match="rollout engines need as many devices as there are trainers"):
         Alone("a", folders["llama"], settings=Settings(**devices))
 
@@ -132,7 +132,7 @@ def test_a_strangers_cluster_is_joined_only_where_it_is_named(strangers_cluster)
         )
         return run.stdout.rpartition("at ")[2].strip() or run.stderr
 
-    ours = "from harness.engines.openrlhf.cluster import connect; connect(1"
+    ours = "from harness.engines.openrlhf.cluster import connect_to_cluster; connect_to_cluster(1"
     assert joined("ray.init()") == strangers_cluster, "the stranger's cluster is not there to be joined"
     own = joined(f"{ours})")
     assert own.count(":") == 1, own
@@ -143,7 +143,7 @@ def test_a_strangers_cluster_is_joined_only_where_it_is_named(strangers_cluster)
 
 def test_which_devices_must_be_neighbours():
     def blocks(policies):
-        return layout(policies)[1]
+        return lay_out_slots(policies)[1]
 
     assert blocks({"a": Settings(tensor_parallel=2), "b": Settings(trainers=3)}) == [2, 1, 1, 1]
     assert blocks({"a": Settings(trainers=2, rollout_engines=2, tensor_parallel=2, colocate=False)}) == [1, 1, 2, 2]
@@ -160,14 +160,14 @@ import ray
 from contextlib import closing
 from ray.cluster_utils import Cluster
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-from harness.engines.openrlhf.cluster import Reservation, connect
+from harness.engines.openrlhf.cluster import Reservation, connect_to_cluster
 from harness.engines.openrlhf.plugin import Settings
 from harness.errors import InfeasibleError
 
 cluster = Cluster()
 for _ in range(3):
     cluster.add_node(num_cpus=3, num_gpus=3, include_dashboard=False)
-connect(address=cluster.address)
+connect_to_cluster(address=cluster.address)
 nodes = lambda group: placement_group_table(group)["bundles_to_node_id"]
 packed = placement_group([{"GPU": 1, "CPU": 1}] * 4, strategy="PACK")
 assert packed.wait(60)
@@ -208,16 +208,16 @@ import os
 import ray
 import torch
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import connect, inventory
+from harness.engines.openrlhf.cluster import connect_to_cluster, inventory_of_cluster
 
-connect(2)  # GPUs are there, and forbidden
+connect_to_cluster(2)  # GPUs are there, and forbidden
 torch.version.cuda = "13.0"
-print("forbidden:", ray.cluster_resources()["GPU"], seams.needed(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
+print("forbidden:", ray.cluster_resources()["GPU"], seams.uses_cpu_devices(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
 ray.shutdown()
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
 ray.init(num_cpus=1, num_gpus=1, resources={"accelerator_type:G": 1}, include_dashboard=False)
-(node,) = inventory().nodes
-print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, seams.needed())
+(node,) = inventory_of_cluster().nodes
+print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, seams.uses_cpu_devices())
 ray.shutdown()
 """
 

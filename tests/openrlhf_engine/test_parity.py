@@ -15,16 +15,16 @@ from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.lora import ADAPTERS
 from harness.engines.openrlhf import state
-from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
+from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages_of
 from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.seams import checksum, environment
+from harness.engines.openrlhf.seams import checksum_of, environment_of_actors
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import (
     AnswerRow,
     PolicyWorker,
     learning_splits,
+    make_report,
     open_trainers,
-    report,
     scoring_split,
 )
 from harness.engines.protocol import Optimisation, Sampling
@@ -33,9 +33,9 @@ from harness.errors import CheckpointError, EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
-from harness.learning.minibatches import from_sampler, minibatches
+from harness.learning.minibatches import cut_into_minibatches, from_sampler
 from harness.learning.regime import Context
-from harness.learning.terms import Objective, Term, TermAnswer, scheduled
+from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
 from harness.verification.verdict import Verdict
 
 LONGEST = 24
@@ -105,7 +105,7 @@ class World:
         """A regime's terms, or own and peer terms of one objective, the peers' with masks."""
         if case in REGIMES:
             context = Context("a", ("a", "b"), 1, np.random.default_rng(0), LONGEST, 1)
-            return scheduled(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
+            return with_step_weights(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
         objective, rng = OBJECTIVES[case], np.random.default_rng(3)
         own = tuple(
             TermAnswer(g.prompt.id, a.tokens, float(rng.normal()), denominator(objective, a.logprobs))
@@ -153,7 +153,7 @@ class OnRay:
         self.ranks = ranks
         self.reservation = Reservation({"a": Settings(trainers=ranks)})
         slot = self.reservation.slots["a"]
-        self.handles = open_trainers(self.reservation.group, slot.trainers, 0.4, environment(120.0), 120.0)
+        self.handles = open_trainers(self.reservation.group, slot.trainers, 0.4, environment_of_actors(120.0), 120.0)
 
     def call(self, method, *arguments):
         import ray
@@ -274,11 +274,11 @@ def test_a_base_that_lacks_a_weight_is_named(folders, tmp_path):
 def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     vocabulary = open_vocabulary(folder, chat=False, policy="a")
     ids = {p.id: vocabulary.encode(p) for p in prompts}
-    batches = from_sampler(minibatches(terms, optimisation.updates, optimisation.max_tokens))
+    batches = from_sampler(cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens))
     rows = [[AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()] for b in batches]
     splits = [learning_splits(b, own, trainers.ranks, budget) for b, own in zip(batches, rows, strict=True)]
     plans = PerRank([[tuple(s.batches[rank] for s in own) for own in splits] for rank in range(trainers.ranks)])
-    learnt = report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
+    learnt = make_report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
     return (
         learnt.loss,
         learnt.gradient_norm,
@@ -408,7 +408,7 @@ def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, traine
 
 
 def in_memory():
-    return sum(storage.nbytes() for storage in storages(all_tensors("cpu")))
+    return sum(storage.nbytes() for storage in storages_of(all_tensors("cpu")))
 
 
 def test_only_the_first_rank_keeps_what_is_saved(world, folders, tmp_path, monkeypatch):
@@ -454,7 +454,7 @@ def test_checksums_are_of_whole_weights(stage, trainers, folders):
     strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), 1.0)
     trainers.call("init_model_from_pretrained", strategy, str(folders["qwen"]), 1 << 30)
     stored = load_torch(folders["qwen"] / "model.safetensors")
-    expected = {name: checksum(weight) for name, weight in stored.items() if name != "lm_head.weight"}
+    expected = {name: checksum_of(weight) for name, weight in stored.items() if name != "lm_head.weight"}
     for sums in trainers.call("checksums"):
         assert sums == expected
 
@@ -466,8 +466,8 @@ def test_a_checksum_shows_what_differs():
     altered.view(torch.int16)[2999, 1499] ^= 1
     swapped[0], swapped[1] = tensor[1], tensor[0]
     others = [altered, swapped, tensor.T, tensor.reshape(1500, 3000), tensor.half(), tensor.float(), -tensor]
-    assert len({checksum(t) for t in (tensor, *others)}) == 8
-    assert checksum(tensor.T.contiguous().T) == checksum(tensor)
+    assert len({checksum_of(t) for t in (tensor, *others)}) == 8
+    assert checksum_of(tensor.T.contiguous().T) == checksum_of(tensor)
 
 
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16")])

@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, Logi
 
 from harness.engines.openrlhf import engine, seams
 from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.remote import RemoteActor, end, processes
+from harness.engines.openrlhf.remote import RemoteActor, end_actors, list_own_processes
 from harness.engines.openrlhf.rollout import RolloutWorker
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.protocol import Sample, Sampling
@@ -120,9 +120,9 @@ def test_vllm_workers_that_ray_started_are_waited_for(ray_cluster):
         SimpleNamespace(collective_rpc=collective_rpc),
         {"distributed_executor_backend": "ray"},
     )
-    own = {process.pid for process in processes()}
+    own = {process.pid for process in list_own_processes()}
     known = [process for process in asyncio.run(rollout.processes()) if process.pid not in own]
     assert len(known) >= 2
     alive = [psutil.Process(process.pid) for process in known]
-    end([RemoteActor("rollout engine 0", worker) for worker in workers], known)
+    end_actors([RemoteActor("rollout engine 0", worker) for worker in workers], known)
     assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

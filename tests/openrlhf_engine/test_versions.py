@@ -188,9 +188,9 @@ def test_openrlhf_reads_no_argument_that_the_engine_does_not_set():
     import re
 
     from harness.engines.openrlhf.plugin import Settings
-    from harness.engines.openrlhf.strategy import arguments
+    from harness.engines.openrlhf.strategy import make_arguments
 
-    ours = arguments(Settings(), 1.0)
+    ours = make_arguments(Settings(), 1.0)
     unused = {"dynamic_batch_enable", "max_tokens_per_gpu"}
     missing = set()
     for name in (

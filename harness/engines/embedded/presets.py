@@ -38,7 +38,7 @@ class Mixture:
     hard: tuple[str, ...] = ()
 
 
-def between(first: Mixture, second: Mixture, share: float) -> Mixture:
+def mix_between(first: Mixture, second: Mixture, share: float) -> Mixture:
     """`share` of the way to the second, whose hard skills it has."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
@@ -63,7 +63,7 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         "matched": _MATCHED,
         # The dial of suites/disagreement.yaml.
-        **{f"between-{n}": between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
+        **{f"between-{n}": mix_between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
     }
 )
 

@@ -18,19 +18,26 @@ from vllm import SamplingParams
 from harness.engines import checkpoint, lora
 from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import Reservation, connect
+from harness.engines.openrlhf.cluster import Reservation, connect_to_cluster
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
 from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
+from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end_actors, gather_results
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, report, scoring_split
+from harness.engines.openrlhf.trainer import (
+    AnswerRow,
+    Learnt,
+    learning_splits,
+    make_report,
+    open_trainers,
+    scoring_split,
+)
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.templates import Chat
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import MiniBatch, minibatches, settle
+from harness.learning.minibatches import MiniBatch, cut_into_minibatches, fill_old_logprobs
 from harness.learning.terms import Term
 
 PROBES = 4  # answers compared after a weight sync
@@ -74,8 +81,8 @@ class OpenRLHFEngine:
         self._processes: list[Process] = []
         self._trainers: list[RemoteActor] = []
         self._rollouts: list[RemoteActor] = []
-        connect()  # what the cluster has decides the settings
-        self.gpus = 0 if seams.needed() else settings.devices
+        connect_to_cluster()  # what the cluster has decides the settings
+        self.gpus = 0 if seams.uses_cpu_devices() else settings.devices
         self._strategy = Strategy(settings, temperature)
         rollouts = settings.rollout_engines * settings.tensor_parallel
         if self.gpus and settings.colocate and settings.trainers != rollouts:
@@ -149,8 +156,10 @@ class OpenRLHFEngine:
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         with self._lease.whole_turn():
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
-            batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
-            batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
+            batches = cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens)
+            batches = fill_old_logprobs(
+                batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction
+            )
             rows = [self._rows_of_batch(batch, ids) for batch in batches]
             answers = list(itertools.chain.from_iterable(rows))
             if self._before is None and answers:
@@ -169,7 +178,7 @@ class OpenRLHFEngine:
             self.version += optimisation.updates
             self.sync()
             self.check_sync(answers)
-            return report(terms, batches, rows, splits, learnt)
+            return make_report(terms, batches, rows, splits, learnt)
 
     def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
         """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
@@ -189,7 +198,7 @@ class OpenRLHFEngine:
             calls = [member.call("checksums") for member in self._trainers]
             sent, *_ = self._gather(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
-                wrong = seams.differing(sent, arrived)
+                wrong = seams.list_differing(sent, arrived)
                 if wrong:
                     raise EngineError(
                         f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
@@ -203,7 +212,7 @@ class OpenRLHFEngine:
             self._on_workers("lose")
             self.sync()
             for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
-                wrong = seams.differing(before, after)
+                wrong = seams.list_differing(before, after)
                 if wrong:
                     raise EngineError(
                         f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
@@ -280,14 +289,14 @@ class OpenRLHFEngine:
         if self._closed:
             return
         self._closed = True
-        end([*self._trainers, *self._rollouts], self._processes)
+        end_actors([*self._trainers, *self._rollouts], self._processes)
         self._lease.leave()
 
     def _start_actors(self) -> None:
         """Start trainers and rollout engines, load the weights and join them."""
         settings = self._settings
         if self.trained:
-            environment = seams.environment(settings.sync_seconds)
+            environment = seams.environment_of_actors(settings.sync_seconds)
             share = self._slot.part(TRAINER_SHARE)
             handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
             self._trainers = self._name_members("trainer rank", handles)
@@ -299,7 +308,9 @@ class OpenRLHFEngine:
             self._rehearse_sync()
 
     def _open_rollouts(self) -> None:
-        environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
+        environment = seams.environment_of_actors(self._settings.sync_seconds) | seams.runner_environment(
+            len(self._vocabulary.forbidden)
+        )
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._name_members("rollout engine", handles)
         up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
@@ -383,7 +394,7 @@ class OpenRLHFEngine:
     ) -> list[Any]:
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
-        return gather(
+        return gather_results(
             calls,
             doing=doing,
             deadline=deadline or self._settings.call_seconds,

@@ -122,8 +122,8 @@ class OpenRLHF(Backend):
     def inventory(cls, address: str | None) -> Inventory:
         address = address or os.environ.get("RAY_ADDRESS")
         if not address or any(find_spec(package) is None for package in cls.packages):
-            return inventory.local()
-        from harness.engines.openrlhf.cluster import inventory as of_cluster
+            return inventory.inventory_of_machine()
+        from harness.engines.openrlhf.cluster import inventory_of_cluster as of_cluster
 
         return of_cluster(address)
 

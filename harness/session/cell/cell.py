@@ -22,17 +22,24 @@ from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
-from harness.learning.terms import Objective, Term, TermAnswer, scheduled
-from harness.phases import Interrupted, Phase, halt, log, phase
+from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
+from harness.phases import Interrupted, Phase, announce_phase, log, stop_if_asked
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
-from harness.session.cell.dynamic import places_to_replace, unasked
+from harness.session.cell.dynamic import places_to_replace, prompts_not_asked
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.judge import Judge, judge_of, same_of
-from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts
-from harness.session.cell.manifests import frozen_dates, manifest_of, mark, with_dates, with_starts, with_starts_of
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts_of_answers
+from harness.session.cell.manifests import (
+    frozen_dates,
+    manifest_of,
+    mark_state,
+    with_dates,
+    with_starts,
+    with_starts_of,
+)
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -43,13 +50,13 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy import base_folder, dated
+from harness.session.policy import base_folder, with_template_date
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import CarriedPrice, Manifest, read_manifest, write_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TaskRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
-from harness.suite.seeds import derive_many, generator
+from harness.suite.seeds import derive_many, generator_of
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
@@ -71,7 +78,7 @@ def run_cell(
     Raises CellError, DiskFullError, Interrupted."""
     dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
-    mark(folder, manifest, "running", attempts=attempt)
+    mark_state(folder, manifest, "running", attempts=attempt)
     journal = Journal(folder)
     folders = dict[str, Path]()
     options = dict[str, dict[str, Any]]()
@@ -81,8 +88,8 @@ def run_cell(
         options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(policy: Policy) -> Learner:
-        policy = dated(policy, dates[policy.name])
-        with phase(f"opening {policy.name}"):
+        policy = with_template_date(policy, dates[policy.name])
+        with announce_phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
         regime.run_steps = cell.training.steps
@@ -90,7 +97,7 @@ def run_cell(
         return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
     def evaluated(learner: Learner) -> list[SampleRow]:
-        halt()
+        stop_if_asked()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
             steps = cell.training.steps
             seed = cell.seed
@@ -105,8 +112,8 @@ def run_cell(
             manifest = with_starts(manifest, {m.name: m.base for m in learners}, computed)
             manifest = with_dates(manifest, {m.name: template_date(m.policy, m.engine.tokenizer) for m in learners})
             if resume_point.has_begun(folder) or "samples" in stored.tables:
-                manifest = _begun(manifest, folder)
-            mark(folder, manifest, "running", attempts=attempt)
+                manifest = _as_it_began(manifest, folder)
+            mark_state(folder, manifest, "running", attempts=attempt)
             # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
                 trained = judge_of(cell.training.task, verifier)
@@ -122,12 +129,12 @@ def run_cell(
                 journal.commit(0)
             raise
     journal.compact()
-    resume_point.settle(folder, cell.keep)
-    mark(folder, manifest, "done", attempts=attempt)
+    resume_point.settle_checkpoint(folder, cell.keep)
+    mark_state(folder, manifest, "done", attempts=attempt)
     return sum(learner.clock.cpu_seconds_total for learner in learners)
 
 
-def _begun(manifest: Manifest, folder: Path) -> Manifest:
+def _as_it_began(manifest: Manifest, folder: Path) -> Manifest:
     """Of a cell that goes on from weights of its own: it started from what it noted then, whatever this machine would start
     from."""
     before = with_starts_of(read_manifest(folder), manifest)
@@ -147,7 +154,7 @@ def read_behind_leads(term: Term, received: Received) -> Term:
     return replace(term, answers=tuple(answers))
 
 
-def due(every: int, step: int, last: int = -1) -> bool:
+def is_due(every: int, step: int, last: int = -1) -> bool:
     """Whether it is time: every so many steps (0: never), and at the last."""
     return every > 0 and (step % every == 0 or step == last)
 
@@ -188,24 +195,24 @@ class Run:
         folder = self.folder
         steps = self.cell.training.steps
         if resume_point.holds_last(folder, steps):
-            resume_point.finish(folder, steps)  # it may have been interrupted there
-            resume_point.restore(folder / resume_point.FINAL, cell.key, self.learners)
+            resume_point.finish_checkpoint(folder, steps)  # it may have been interrupted there
+            resume_point.restore_resume_point(folder / resume_point.FINAL, cell.key, self.learners)
             self.journal.rewind(steps)
             self.observe(steps, steps, "")
             return
         if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction or self._started:
-            with phase("opening the frozen references"):
+            with announce_phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
-        with phase("training", steps) as training:
+        with announce_phase("training", steps) as training:
             self._train(training)
             self._costs()
-        resume_point.finish(folder, steps)
+        resume_point.finish_checkpoint(folder, steps)
 
     def _train(self, training: Phase) -> None:
         cell = self.cell
         steps = self.cell.training.steps
-        saved = resume_point.latest(self.folder)
+        saved = resume_point.latest_resume_point(self.folder)
         done = 0 if saved is None else saved[0]
         self.journal.rewind(-1 if saved is None else done)
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
@@ -217,7 +224,7 @@ class Run:
             if cell.evaluation.curve_every:
                 self._curve(0)
         else:
-            state = resume_point.restore(saved[1], cell.key, self.learners)
+            state = resume_point.restore_resume_point(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
             self.best = state.best
             self._answers = state.answers
@@ -233,10 +240,10 @@ class Run:
             done = done + 1 if lockstep else self._meeting(done + 1)
             learnt = self._together(done) if lockstep else self._apart(first, done)
             self._keep(learnt)
-            if due(cell.evaluation.curve_every, done, last=steps):
+            if is_due(cell.evaluation.curve_every, done, last=steps):
                 self._curve(done)
             stop = self.stopped()
-            if stop or due(cell.training.checkpoint_every, done, last=steps):
+            if stop or is_due(cell.training.checkpoint_every, done, last=steps):
                 self._checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
@@ -264,7 +271,7 @@ class Run:
                 prompts = self._prompts(1, learner)
                 return measure_price(learner, prompts, self.cell.training.max_new_tokens, strings)
 
-        with phase("carrying own answers as a peer's"):
+        with announce_phase("carrying own answers as a peer's"):
             found = self.engines.each(measured, self.learners)
         prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
         write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
@@ -276,7 +283,7 @@ class Run:
     def _meeting(self, step: int) -> int:
         training = self.cell.training
         every = self.cell.evaluation.curve_every
-        while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
+        while not any(is_due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
@@ -289,7 +296,7 @@ class Run:
         for learner in self.learners:
             own = groups[learner.name]
             records[learner.name] = self.exchange.records(
-                learner, own, step, due(self.cell.training.measure_every, step)
+                learner, own, step, is_due(self.cell.training.measure_every, step)
             )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
@@ -323,7 +330,7 @@ class Run:
             news: dict[str, list[tuple[int, Prompt]]] = {}
             for name, places in places_to_replace(groups, dynamic.decided_by).items():
                 # A small pool may offer too few: the others stay.
-                news[name] = list(zip(places, unasked(offered, asked[name]), strict=False))
+                news[name] = list(zip(places, prompts_not_asked(offered, asked[name]), strict=False))
             if not any(news.values()):
                 break
             asking: dict[str, list[tuple[int, Prompt]]] = {}
@@ -372,7 +379,7 @@ class Run:
             rolled = [own for own, _ in step]
             for i, (own, one) in enumerate(step):
                 others = rolled[:i] + rolled[i + 1 :]
-                row = structs.replace(one.row, prompts_rescued=step_rows.rescued(own, others))
+                row = structs.replace(one.row, prompts_rescued=step_rows.count_rescued(own, others))
                 by_task = step_rows.task_rows(row.policy, row.step, own, others)
                 learnt.append(Learnt(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
         return learnt
@@ -381,7 +388,7 @@ class Run:
         learner.clock.next_step()
         own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
         self._count_invalid(own)
-        records = self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step))
+        records = self.exchange.records(learner, own, step, is_due(self.cell.training.measure_every, step))
         self.exchange.publish(learner, records, step)
         return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
@@ -413,7 +420,7 @@ class Run:
         return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
-            partial(verdicts, self.judge),
+            partial(verdicts_of_answers, self.judge),
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
@@ -446,10 +453,10 @@ class Run:
         self._count_invalid(again)
         with learner.clock.phase("exchange"):
             terms = regime.learn([*own, *late, *again], received.inbox, context)
-            terms = scheduled(terms, step, training.steps)
+            terms = with_step_weights(terms, step, training.steps)
             if received.leads:
                 terms = [read_behind_leads(term, received) for term in terms]
-        measure = due(training.measure_every, step)
+        measure = is_due(training.measure_every, step)
         wants_gradients = Need.GRADIENTS in regime.needs
         valid: list[tuple[Prompt, Answer]] = []
         for group in own:
@@ -481,7 +488,7 @@ class Run:
             learner=learner.name,
             policies=tuple(one.name for one in self.learners),
             step=step,
-            rng=generator(cell.seed, stream, "learn", cell.group.name, learner.name, step),
+            rng=generator_of(cell.seed, stream, "learn", cell.group.name, learner.name, step),
             max_tokens=cell.training.max_new_tokens,
             updates=cell.training.updates,
             same=votes.get("", str.__eq__),
@@ -521,8 +528,8 @@ class Run:
         tokens = [answer.tokens for _, answer in valid]
         old = [answer.logprobs for _, answer in valid]
         with learner.clock.phase("measure"):
-            to_updated = step_rows.k3(old, learner.engine.score(asked, tokens))
-            to_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
+            to_updated = step_rows.k3_divergence(old, learner.engine.score(asked, tokens))
+            to_base = step_rows.k3_divergence(old, self.references[learner.name].score(asked, tokens))
         return to_updated, to_base
 
     def _curve(self, step: int) -> None:
@@ -532,7 +539,7 @@ class Run:
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             self.journal.append([row, *step_rows.task_curve_rows(learner.name, step, probed)])
             if self.cell.keep == "best":
-                resume_point.offer(self.folder, step, learner, accuracy, self.best)
+                resume_point.offer_best_point(self.folder, step, learner, accuracy, self.best)
 
     def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
         """One sample per prompt at temperature 1, with the same seeds everywhere: the share of right ones and the number of
@@ -540,14 +547,14 @@ class Run:
         prompts = curve_prompts(self.cell, learner.policy)
         of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
         seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
-        with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
+        with announce_phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
             strings = stop_strings(self.cell, learner.policy)
             if strings:
                 flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             judge = judge_of(curve_task(self.cell), self.verifier)
-            said = verdicts(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
+            said = verdicts_of_answers(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
         rewards: dict[str, list[float]] = {name: [] for name in ("", *(p.task for p in prompts))}
         for prompt, verdict in zip(prompts, said, strict=True):
             for name in {"", prompt.task} if verdict.valid else ():
@@ -578,7 +585,9 @@ class Run:
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
             counted = self.best, self._answers, self._invalid
-            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted)
+            resume_point.save_resume_point(
+                self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted
+            )
 
     def _costs(self) -> None:
         for learner in self.learners:

@@ -36,15 +36,15 @@ from harness.errors import (
     TrainingError,
     VerificationError,
 )
-from harness.files import TEMPORARY, guarded, is_full, remove
+from harness.files import TEMPORARY, guard_changes, is_full, remove_path
 from harness.learning import registry
-from harness.limits import UNUSED, loading
-from harness.session.cell.log import log_of, logged, trim
-from harness.session.cell.manifests import Base, label_of, manifest_of, mark
+from harness.limits import UNUSED, without_collection
+from harness.session.cell.log import log_of, log_output, trim_log
+from harness.session.cell.manifests import Base, label_of, manifest_of, mark_state
 from harness.session.suite.lock import hold_for_change
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
-from harness.store.manifest import Manifest, remedy
+from harness.store.manifest import Manifest, remedy_for
 from harness.suite.cells import Cell, fields_of_model, model_of_fields
 
 if TYPE_CHECKING:
@@ -128,11 +128,15 @@ def run_job(
 ) -> float:
     """Returns CPU-seconds. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
-    with guarded(folder, partial(hold_for_change, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
+    with (
+        guard_changes(folder, partial(hold_for_change, Path(job.claim), folder))
+        if job.claim
+        else contextlib.nullcontext()
+    ):
         attempt = _count_attempts(folder) + 1
         for leftover in folder.glob(f"*{TEMPORARY}"):
-            remove(leftover)
-        mark(folder, job.manifest(), "running", attempts=attempt)
+            remove_path(leftover)
+        mark_state(folder, job.manifest(), "running", attempts=attempt)
         process = f"process {os.getpid()} on {socket.gethostname()}"
         log.info("start %d of %s (%s), %s", attempt, job.id, folder.name, process)
         try:
@@ -154,7 +158,7 @@ def run_job(
         except (Exception, SystemExit) as error:
             log.exception("failed")
             with contextlib.suppress(StoreError, FencedError):
-                mark(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
+                mark_state(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
             raise
 
 
@@ -171,7 +175,7 @@ def failure_reason(error: BaseException, job: Job) -> str:
     """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         if isinstance(error, CheckpointError):
-            return f"{error}; {remedy(Path(job.folder))}"
+            return f"{error}; {remedy_for(Path(job.folder))}"
         return str(error)
     package = ""
     if job.cell is not None:
@@ -231,12 +235,12 @@ class Worker(logging.Handler):
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
-        with contextlib.suppress(Exception), loading(*UNUSED):  # the job says it
+        with contextlib.suppress(Exception), without_collection(*UNUSED):  # the job says it
             import harness.session.cell.cell  # noqa: F401  for those who import it later
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
             self._job = job
             try:
-                with logged(Path(job.folder)):
+                with log_output(Path(job.folder)):
                     try:
                         spent = run_job(job, verifier, partial(self._send_progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
@@ -273,7 +277,7 @@ class Worker(logging.Handler):
                 self._send(Alive(phases.describe_phases()))
             job = self._job
             if job is not None:
-                trim(log_of(Path(job.folder)))
+                trim_log(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:
         for line in self._source:

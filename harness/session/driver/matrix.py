@@ -20,15 +20,15 @@ from typing import IO
 
 import msgspec
 
-from harness.allocation.inventory import VISIBLE, Inventory, visible
+from harness.allocation.inventory import VISIBLE, Inventory, list_visible_gpus
 from harness.allocation.planner import Plan, Request, Scheduler
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError
-from harness.files import TEMPORARY, remove
+from harness.files import TEMPORARY, remove_path
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
-from harness.session.cell.log import log_of, note, tail
-from harness.session.cell.manifests import Base, interrupted, mark
+from harness.session.cell.log import append_note, log_of, read_tail
+from harness.session.cell.manifests import Base, mark_interrupted, mark_state
 from harness.session.driver.jobs import (
     Alive,
     Finished,
@@ -95,13 +95,13 @@ def run_matrix(
         theirs = keys_held(prepared.folder, claim) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
-                interrupted(manifest.parent)  # left by a driver that was killed
+                mark_interrupted(manifest.parent)  # left by a driver that was killed
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
-            remove(leftover)
+            remove_path(leftover)
         prepared = prepared.with_states_under_claim()
         prepared.write_suite_file()
         with backend_of(prepared.suite.engine).cluster(address) as cluster:
-            environment = {**cluster, **numerics.environment(prepared.suite.engine_options)}
+            environment = {**cluster, **numerics.environment_of(prepared.suite.engine_options)}
             return Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
@@ -172,7 +172,7 @@ class WorkerProcess:
             return self.kill_reason
         code = self.process.returncode
         if self.job is not None and self.begun:
-            lines = tail(log_of(Path(self.job.folder)), 20)
+            lines = read_tail(log_of(Path(self.job.folder)), 20)
         else:
             self.stderr.seek(0)
             lines = self.stderr.read().decode(errors="replace").splitlines()[-20:]
@@ -244,7 +244,7 @@ class Driver:
         self.granted: deque[str] = deque()
         # Failures to be tried once more, then None
         self.again: dict[str, Job | None] = {}
-        self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
+        self.gpus = [card.name for card in list_visible_gpus()] if plan.resources.gpus else []
 
     def _turns(self, cells: Sequence[Cell]) -> dict[str, int]:
         """When each job is to start, by key: a base in the turn of the first cell that waits for it."""
@@ -407,12 +407,12 @@ class Driver:
         state, known, attempts = read_state(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
             try:
-                mark(folder, job.manifest(), "failed", reason, attempts, fault)
+                mark_state(folder, job.manifest(), "failed", reason, attempts, fault)
             except DiskFullError as error:
                 self.summary.disk = str(error)
             except StoreError as error:  # the other cells go on
                 self.reporter.message(str(error))
-            note(folder, f"failed: {reason}")
+            append_note(folder, f"failed: {reason}")
         for key, waiting in self.waits.items():
             if folder.name in waiting and key in self.requests:
                 del self.requests[key]
@@ -441,7 +441,7 @@ class Driver:
         finally:
             self._close_workers()
             for folder in stopped:
-                interrupted(folder, {"running", "failed"})  # failures now come from the stop
+                mark_interrupted(folder, {"running", "failed"})  # failures now come from the stop
 
     def _close_workers(self) -> None:
         """End all workers; those that do not end in time are killed."""

@@ -22,7 +22,7 @@ from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
 from harness.suite.schema import FileTask, Policy, Suite, TaskShare
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks import ladder
 from harness.tasks.mixed import carry_task
 from harness.tasks.registry import get_task, has_examples, is_puzzle, training_source
@@ -148,7 +148,7 @@ def _mixed_questions(task: str | FileTask) -> list[Prompt]:
     count = 2 * PROMPTS
     if not source.generated:
         count = min(count, len(source.pool(None).prompts))
-    return source.draw(derive(0, "trial"), count)
+    return source.draw(derive_seed(0, "trial"), count)
 
 
 def _try_levels(trial: Trial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import FencedError, UsageError
-from harness.files import disk_errors, lock, write_atomic
+from harness.files import disk_errors, lock_file, write_atomic
 
 RUNS = ".runs"
 # For a run that is just ending or steps back
@@ -102,7 +102,7 @@ def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
         raise FencedError(_taken_over(cell)) from None
     try:
         with disk_errors(claim, "cannot be locked"):
-            lock(file, CHANGE_SECONDS, shared=True)
+            lock_file(file, CHANGE_SECONDS, shared=True)
         if not claim.exists():
             raise FencedError(_taken_over(cell))
         yield
@@ -169,7 +169,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
     with suppress(FileNotFoundError):
         file = os.open(claim, os.O_RDWR)
         try:
-            lock(file, CHANGE_SECONDS)
+            lock_file(file, CHANGE_SECONDS)
             claim.unlink()
         except TimeoutError:
             words = f"a worker of the ended run ({holder}) still has a lock on these results"

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
-from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device
+from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device_of
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, timetable
+from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, play_schedule
 from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
@@ -52,7 +52,7 @@ def plan_for(
     hardware record. Raises UsageError."""
     engine = prepared.resolved.engine
     options = prepared.suite.engine_options
-    machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
+    machine = engine.inventory(address) if inventory is None else machines.parse_inventory(inventory)
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
     pending = in_run_order(prepared.cells_to_run())
@@ -98,16 +98,16 @@ def _plan_workers(
     """Of an engine whose cells are one process each."""
     resolved = prepared.resolved
     options = prepared.suite.engine_options
-    on = calibrated or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
+    on = calibrated or device_of(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
     if options.get("numerics") == "portable" and not on.gpu:
-        on = embedded_account.portable(on)
+        on = embedded_account.with_portable_speed(on)
     of_kind = _first_of_each_kind(pending)
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
     left = len(pending) if jobs is None else min(jobs, len(pending))
     work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
     bases = _plan_bases(prepared, work, machine, on)
-    busy = max((embedded_account.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
+    busy = max((embedded_account.busy_share(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
     return plan_workers(len(prepared.cells), work, machine, bases, jobs, busy, half)
 
@@ -175,7 +175,7 @@ def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
     asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
-    run = timetable(asked, Inventory(plan.resources.nodes))
+    run = play_schedule(asked, Inventory(plan.resources.nodes))
     cells = plan.predicted
     both = replace(
         cells,
@@ -209,7 +209,7 @@ def _layout_options(kind: KindPlan, owner: Cell | Suite, policies: list[str]) ->
 
 def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
     """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
-    from harness.session.cell.questions import checked, measured
+    from harness.session.cell.questions import measure_lengths, with_checked_length
 
     by_policy = []
     for policy in cell.group.policies:
@@ -219,8 +219,8 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
             with suppress(DataError), faults_at(source, "", EngineError):
                 folder = at_hand(policy)
                 if folder:
-                    known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
-                    checked(cell.engine, cell.engine_options, policy, folder, lengths)
+                    known[about] = lengths = measure_lengths(policy, folder, cell.evaluation, cell, fetch=False)
+                    with_checked_length(cell.engine, cell.engine_options, policy, folder, lengths)
         by_policy.append(known[about])
     if None in by_policy:
         return None
@@ -229,7 +229,7 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
     """Raises InfeasibleError, in one sentence."""
-    engine = catalogue.info(prepared.suite.engine)
+    engine = catalogue.engine_info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
     if not plan.feasible or not engine.available:
         wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
@@ -262,12 +262,12 @@ def _plan_worker(
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
         cores = cell.engine_options.get("threads") or account.cores(asks, idle)
         bundle = Bundle(0, cores, memory)
-        seconds = seconds / _speedup(cores)
+        seconds = seconds / _speedup_of_cores(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
-def _speedup(cores: int) -> float:
+def _speedup_of_cores(cores: int) -> float:
     return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
@@ -288,7 +288,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on).train
-    return float(seconds if gpus else seconds / _speedup(cores))
+    return float(seconds if gpus else seconds / _speedup_of_cores(cores))
 
 
 def _is_shipped(base: Base) -> bool:
