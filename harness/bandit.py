@@ -228,7 +228,7 @@ class Delivery:
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
         every: dict[str, tuple[PeerAnswer | Record, ...]] = {}
         for j, drawn in enumerate(draws[1:], start=1):
-            for box, one in self._sent(j, drawn[: self._served]):
+            for box, one in self._list_sent(j, drawn[: self._served]):
                 every[box] = (*every.get(box, ()), one)
         given = {box: {PROMPT.id: sent} for box, sent in every.items()}
         same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
@@ -241,7 +241,7 @@ class Delivery:
         inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
         return own, inbox, (draws[0], same)
 
-    def _sent(self, j: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
+    def _list_sent(self, j: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
         if (j, drawn) not in self._published:
             group = Group(PROMPT, self.names[j], 0, 1, tuple(self._theirs[j][a] for a in drawn))
             sent: list[tuple[str, PeerAnswer | Record]] = []

@@ -56,15 +56,15 @@ class CoPD(Regime):
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """Drafts, in the steps that distil."""
-        return super().publish([g for g in groups if self._distils(g.step)], pieces)
+        return super().publish([g for g in groups if self._distils_at(g.step)], pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        if not (self._distils(context.step) and any(inbox.scores.values())):
+        if not (self._distils_at(context.step) and any(inbox.scores.values())):
             return [own_term(own, grpo_advantages, GRPO)]
         o = self.options
         return [distillation_term(own, inbox, o.beta, o.alpha if o.offset == "removed" else None)]
 
-    def _distils(self, step: int) -> bool:
+    def _distils_at(self, step: int) -> bool:
         period: float = self.options.ratio + 1
         return floor(step / period) > floor((step - 1) / period)
 

@@ -94,7 +94,7 @@ class HACPO(Regime):
             advantages = self.advantages(rewards_of([*group.valid, *peers]), omega, len(group.valid))
             mine += own_answers(group, advantages[: len(group.valid)])
             theirs += [
-                self._peer(p, a, omega_of(p.author, context.learner) if self.options.capability_gradient else 1.0)
+                self._peer_term(p, a, omega_of(p.author, context.learner) if self.options.capability_gradient else 1.0)
                 for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
             ]
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
@@ -146,7 +146,7 @@ class HACPO(Regime):
         step = {policy: float(np.mean(values)) for policy, values in rewards.items() if values}
         self._shares = [*self._shares, step][-self.options.window :]
 
-    def _peer(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
+    def _peer_term(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
         mean = answer.source_logprob / answer.source_tokens
         term = peer_answer(answer, advantage, mean, weight=weight, without_eos=True)
         if self.options.length_normalisation == "own_tokens":

@@ -38,9 +38,13 @@ class XGRPO(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO's term with the peers' baseline."""
-        return [own_term(own, lambda g: self._advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO)]
+        return [
+            own_term(
+                own, lambda g: self._compute_advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO
+            )
+        ]
 
-    def _advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
+    def _compute_advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
         peers = np.concatenate([_binary_rewards(v) for v in values]) if values else np.empty(0)
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()

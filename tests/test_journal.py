@@ -88,7 +88,7 @@ def test_rewind_drops_later_steps_and_keeps_costs(tmp_path: Path, compacted: boo
 
 def test_a_crash_inside_compacting_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = filled(tmp_path)
-    monkeypatch.setattr(Journal, "_tidy", lambda self: None)  # killed between the rename and the clean-up
+    monkeypatch.setattr(Journal, "_remove_leftovers", lambda self: None)  # killed between the rename and the clean-up
     writer.compact()
     assert len(list((tmp_path / "journal").iterdir())) == 5
     assert steps_in(tmp_path) == list(range(1, 13))

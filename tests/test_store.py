@@ -414,7 +414,8 @@ def test_sums_of_integers_are_integers(results: Path) -> None:
 
 
 def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():
-    read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\nfrom harness.limits import without_collection\nwith without_collection(): pass"
+    read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\n"
+    read += "from harness.limits import without_collection\nwith without_collection(): pass"
     done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
 

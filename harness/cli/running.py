@@ -243,11 +243,11 @@ class FirstComparison:
         try:
             ingest_journals(self.results, deadline=2.0)
             if not self.said:
-                self._compare()
+                self._compare_first_cells()
         except HarnessError as error:
             self.tell(f"harness: the store was not refreshed: {error}")
 
-    def _compare(self) -> None:
+    def _compare_first_cells(self) -> None:
         with Snapshot(self.results) as snapshot:
             rows = read_finished(snapshot, self.suite).rows
         compared = [row for row in rows if row.policy == MEAN and row.gain is not None]

@@ -253,10 +253,10 @@ class Receiver:
             by_id = {prompt.id: prompt for prompt in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             carried = self.carry(admitted, learner, by_id, own)
-            placed = self._placed(admitted, learner, step, own)
+            placed = self._place_scores(admitted, learner, step, own)
         placed = self._with_own_start(placed, learner, by_id)
         with learner.clock.phase("verify"):
-            answers = self._verified(carried, by_id)
+            answers = self._verify_answers(carried, by_id)
         if self.scored and answers:
             with learner.clock.phase("score"):
                 answers = _with_receiver_scores(answers, learner, by_id)
@@ -279,7 +279,7 @@ class Receiver:
         """Answers in the learner's tokens; residuals go into the rows."""
         texts = [(record, entry) for record, entry in admitted if isinstance(record, AnswerRecord)]
         room = _Room(learner, prompts)
-        results = self._retokenised([record for record, _ in texts], room, own)
+        results = self._retokenise_or_refuse([record for record, _ in texts], room, own)
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
             if not isinstance(result, Retokenised):
@@ -295,7 +295,7 @@ class Receiver:
                 kept.append((record, result, entry))
         return kept
 
-    def _retokenised(
+    def _retokenise_or_refuse(
         self, records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
         """Each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that follow
@@ -340,7 +340,7 @@ class Receiver:
             for record, result in zip(records, results, strict=True)
         ]
 
-    def _placed(
+    def _place_scores(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
@@ -403,7 +403,7 @@ class Receiver:
             return {}
         return {"text": sharing.max_text_residual, "boundary": sharing.max_boundary_residual}
 
-    def _verified(
+    def _verify_answers(
         self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]
     ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
         """The answers as the learner judges them; those that are not admitted are refused in their rows. Without the defence

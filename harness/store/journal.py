@@ -58,7 +58,7 @@ class Journal:
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._tidy()
+            self._remove_leftovers()
 
     def append(self, rows: Row | Iterable[Row]) -> None:
         """Keep rows for the next commit. Raises KeyError for another type."""
@@ -72,7 +72,7 @@ class Journal:
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
         payload = _encoder.encode(self._buffer)
         data = _MAGIC + zlib.crc32(payload).to_bytes(4, "little") + payload
-        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data)
+        write_atomic(self.folder / f"part-{self._next_part():06d}-{highest:06d}.rows", data)
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
@@ -86,14 +86,14 @@ class Journal:
                 del self._buffer[table]
         compacts, parts = _list_files(self.folder)
         if compacts or any(highest > step for _, highest, _ in parts):
-            self._rewrite(step)
+            self._rewrite_tables(step)
 
     def compact(self) -> None:
         """Rewrite the journal as one Arrow file per table. Raises DiskFullError, StoreError."""
         if _list_files(self.folder)[1]:
-            self._rewrite(None)
+            self._rewrite_tables(None)
 
-    def _rewrite(self, step: int | None) -> None:
+    def _rewrite_tables(self, step: int | None) -> None:
         contents = read_journal(self.folder.parent)
         if contents.problems:
             raise StoreError(f"{contents.problems[0]}; {remedy_for(self.folder.parent)}")
@@ -106,14 +106,14 @@ class Journal:
                     write_columns(temporary, table, kept)
             flush_to_disk(temporary)
 
-        replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
-        self._tidy()
+        replace_atomic(self.folder / f"compact-{self._next_part():06d}", fill)
+        self._remove_leftovers()
 
-    def _next(self) -> int:
+    def _next_part(self) -> int:
         compacts, parts = _list_files(self.folder)
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
-    def _tidy(self) -> None:
+    def _remove_leftovers(self) -> None:
         with about_to_change(self.folder):
             compacts, parts = _list_files(self.folder)
             keep = {path for *_, path in (*compacts[-1:], *parts)}

@@ -97,7 +97,7 @@ class Snapshot:
             self._connection.execute("SET lock_configuration = true")
         except duckdb.Error as error:
             self._connection.close()
-            raise StoreError(self._damaged(error)) from error
+            raise StoreError(self._explain_damage(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
@@ -108,7 +108,7 @@ class Snapshot:
                 with _interrupt_after(cursor, OWN_SECONDS):
                     return cursor.sql(statement, params=list(parameters)).to_arrow_table()
             except duckdb.Error as error:
-                raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
+                raise StoreError(self._explain_damage(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> QueryAnswer:
         """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
@@ -130,10 +130,10 @@ class Snapshot:
                 raise UsageError(_too_large(limits)) from error
             except (duckdb.Error, pa.ArrowException, OverflowError, ValueError) as error:
                 if isinstance(error, duckdb.Error) and _is_damage(error):
-                    raise StoreError(self._damaged(error)) from error
+                    raise StoreError(self._explain_damage(error)) from error
                 raise UsageError(_first_line(error)) from error
 
-    def _damaged(self, error: duckdb.Error) -> str:
+    def _explain_damage(self, error: duckdb.Error) -> str:
         return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:

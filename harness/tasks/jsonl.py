@@ -226,7 +226,7 @@ class Jsonl(TaskSource):
         return FileQuestions(
             name=self.name,
             title=Path(task.file).name,
-            documents=self._documents,
+            documents=self._read_documents,
             styles=("zero-shot", "raw"),
             max_new_tokens=task.max_new_tokens,
             source=task.file,
@@ -237,7 +237,7 @@ class Jsonl(TaskSource):
             asked=asked,
         )
 
-    def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+    def _read_documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not (test := list(_split_sides(self.task)[1])):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
         return test

@@ -66,7 +66,7 @@ class TuningStages:
         if prepared.suite.tune is None:
             raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
         check_variants(prepared.suite, prepared.source)
-        self._whole = prepared
+        self._whole_steps = prepared
         self._results = results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
@@ -84,16 +84,18 @@ class TuningStages:
                 tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
-            results = self._scores("tuning", self.tune.seeds).score
+            results = self._read_scores("tuning", self.tune.seeds).score
             for ask in batch:
-                told[ask.variant.name].append(self._told(ask, asked, results))
-        scored = {on: self._scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
-        chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
+                told[ask.variant.name].append(self._complete_trial(ask, asked, results))
+        scored = {on: self._read_scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
+        chosen = {v.name: self._choose_trials(v, told[v.name], scored) for v in self.suite.regimes}
         settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
         if self.tune.check:
-            yield self._stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
-        final = prepare_suite(final_suite(self.suite, settings), self._whole.source, self._results, self._whole.altered)
-        self._write(final, chosen, told, asked, scored)
+            yield self._make_stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
+        final = prepare_suite(
+            final_suite(self.suite, settings), self._whole_steps.source, self._results, self._whole_steps.altered
+        )
+        self._write_result(final, chosen, told, asked, scored)
         yield TuningStage(final, "the table", last=True)
 
     def is_over(self, stage: TuningStage) -> bool:
@@ -113,13 +115,15 @@ class TuningStages:
                 now += [a._replace(steps=self.suite.training.steps) for a in going if a.number == 0]
                 going = [a for a in going if a.number != 0]
             asked += now
-            yield self._stage(trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps")
+            yield self._make_stage(
+                trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps"
+            )
             if steps == self.suite.training.steps:
                 return
-            going = self._best(going, steps)
+            going = self._select_best(going, steps)
 
-    def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
-        scored = self._scores("tuning", self.tune.seeds).score
+    def _select_best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
+        scored = self._read_scores("tuning", self.tune.seeds).score
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
             own = [a for a in going if a.variant.name == variant.name]
@@ -127,9 +131,9 @@ class TuningStages:
             kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
         return kept
 
-    def _stage(self, suite: Suite, words: str) -> TuningStage:
+    def _make_stage(self, suite: Suite, words: str) -> TuningStage:
         with faults_in_tune(suite):
-            prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
+            prepared = prepare_suite(suite, self._whole_steps.source, self._results, self._whole_steps.altered)
         self._files[suite.name] = prepared.suite_file()
         shared = self._starts & _keys_of_starts(prepared)
         if shared:
@@ -143,7 +147,9 @@ class TuningStages:
             manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in read_manifests([folder])
         )
 
-    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
+    def _complete_trial(
+        self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]
+    ) -> CompletedTrial:
         name = ask.variant.name
         top = self.suite.training.steps
         steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
@@ -151,7 +157,7 @@ class TuningStages:
         shorter = {n: score for n, score in scored.items() if score is not None}
         return CompletedTrial(ask.number, ask.settings, score_of.get(trial_name(name, ask.number)), shorter)
 
-    def _choices(
+    def _choose_trials(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, TrialScores]
     ) -> dict[str, CompletedTrial]:
         """The best that ran to the end everywhere; of equals the earlier."""
@@ -163,14 +169,14 @@ class TuningStages:
             for on, trials in scored.items()
         }
 
-    def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
+    def _read_scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
         ingest_journals(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
             return read_trial_scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
 
-    def _write(
+    def _write_result(
         self,
         final: Prepared,
         chosen: Mapping[str, Mapping[str, CompletedTrial]],
@@ -178,8 +184,10 @@ class TuningStages:
         asked: Sequence[TrialRequest],
         scored: Mapping[str, TrialScores],
     ) -> None:
-        results = self._scores("tuning", self.tune.seeds)
-        checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
+        results = self._read_scores("tuning", self.tune.seeds)
+        checked = {
+            on: self._read_scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored
+        }
         full_length = self.suite.training.steps
         variants = []
         for variant in self.suite.regimes:

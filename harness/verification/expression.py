@@ -119,7 +119,7 @@ def read_expression(text: str) -> Expression | None:
         return None
     try:
         parser = _Parser(text)
-        parsed = Expression(parser.sum())
+        parsed = Expression(parser.parse_sum())
     except Unread:
         return None
     if not parser.token and len(parsed.symbols) <= _MAX_SYMBOLS:
@@ -169,13 +169,13 @@ class _Parser:
         self.position += 1
         return self.tokens[self.position - 1][1]
 
-    def sum(self) -> Node:
-        terms = [self.signed(self.product, 1)]  # `2--3` is a range
+    def parse_sum(self) -> Node:
+        terms = [self.parse_signed(self.parse_product, 1)]  # `2--3` is a range
         while self.token in ("+", "-"):
-            terms.append(self.signed(self.product, 1))
+            terms.append(self.parse_signed(self.parse_product, 1))
         return terms[0] if len(terms) == 1 else ("+", *terms)
 
-    def signed(self, part: Callable[[], Node], most: float = inf) -> Node:
+    def parse_signed(self, part: Callable[[], Node], most: float = inf) -> Node:
         signs = ""
         while sign := self.accept("+", "-"):
             signs += sign
@@ -183,18 +183,18 @@ class _Parser:
             raise Unread
         return _negate_node(part()) if signs.count("-") % 2 else part()
 
-    def product(self, inside_function: bool = False) -> Node:
-        factors = [self.power()]
+    def parse_product(self, inside_function: bool = False) -> Node:
+        factors = [self.parse_power()]
         while True:
             kind, token = self.tokens[self.position]
             if not inside_function and self.accept("*", "\\cdot", "\\times"):
-                factors.append(self.signed(self.power))
+                factors.append(self.parse_signed(self.parse_power))
             elif not inside_function and self.accept("/", "\\div"):
-                factors.append(_invert_node(self.signed(self.power)))
+                factors.append(_invert_node(self.parse_signed(self.parse_power)))
             elif self._starts_factor(kind, token) and not (inside_function and token[1:] in FUNCTIONS):
                 if kind == "number" and not self._is_power_behind_letters(factors[-1]):
                     raise Unread  # what stands before a number is no factor of it
-                factors.append(self.power())
+                factors.append(self.parse_power())
             else:
                 return factors[0] if len(factors) == 1 else ("*", *factors)
 
@@ -208,24 +208,24 @@ class _Parser:
         opens = token in ("(", "[", "{", r"\{") or (token == "|" and not self.in_bars)
         return opens or kind in ("number", "letter")
 
-    def power(self) -> Node:
-        base = self.postfix(self.atom())
+    def parse_power(self) -> Node:
+        base = self.parse_postfix(self.parse_atom())
         if not self.accept("^", "**"):
             return base
         if self.accept("\\circ"):
             return ("degree", base)
-        exponent = self.exponent()
+        exponent = self.parse_exponent()
         if self.token in ("^", "**"):
             raise Unread  # a tower without braces
-        return self.postfix(("^", base, exponent))
+        return self.parse_postfix(("^", base, exponent))
 
-    def exponent(self) -> Node:
+    def parse_exponent(self) -> Node:
         if self.token == "-" and self.tokens[self.position + 1][0] == "number":
             self.take()
-            return _negate_node(self.atom())
-        return self.atom()
+            return _negate_node(self.parse_atom())
+        return self.parse_atom()
 
-    def postfix(self, base: Node) -> Node:
+    def parse_postfix(self, base: Node) -> Node:
         while mark := self.accept("!", "'"):
             if mark == "'" and base[0] != "symbol":
                 raise Unread
@@ -236,37 +236,37 @@ class _Parser:
         opening = self.take()
         bars = self.in_bars
         self.in_bars = opening == "|"
-        inner = self.sum()
+        inner = self.parse_sum()
         self.take(_CLOSERS[opening])
         self.in_bars = bars
         return inner
 
-    def atom(self) -> Node:
+    def parse_atom(self) -> Node:
         self.nesting += 1
         kind, token = self.tokens[self.position]
         if self.nesting > _MAX_NESTING:
             raise Unread
         if kind == "number":
-            node = self._number(self.take())
+            node = self._parse_number(self.take())
         elif kind == "letter":
-            node = self._letter(self.take() + self._subscript())
+            node = self._parse_letter(self.take() + self._parse_subscript())
         elif token in _CLOSERS:
             node = self.group()
             node = (_BRACKETS[token], node) if token in _BRACKETS else node
         elif kind == "command":
-            node = self._command(self.take()[1:])
+            node = self._parse_command(self.take()[1:])
         else:
             raise Unread
         self.nesting -= 1
         return node
 
-    def _letter(self, name: str) -> Node:
+    def _parse_letter(self, name: str) -> Node:
         if [token for _, token in self.tokens[self.position : self.position + 3]] == ["(", "0", ")"]:
             self.position += 3
             name += "(0)"  # a value at nought, not a product
         return (name,) if name in ("e", "i") else ("symbol", name)
 
-    def _number(self, digits: str) -> Node:
+    def _parse_number(self, digits: str) -> Node:
         value = Fraction(digits)
         kinds, (command, _, top, close, _, bottom, end) = zip(*self.tokens[self.position :][:7], strict=True)
         if "." not in digits and command == "\\frac" and (kinds[2], close, kinds[5], end) == ("number", "}") * 2:
@@ -276,7 +276,7 @@ class _Parser:
                 value += part
         return ("number", value)
 
-    def _subscript(self) -> str:
+    def _parse_subscript(self) -> str:
         if not self.accept("_"):
             return ""
         if self.token != "{":
@@ -290,51 +290,51 @@ class _Parser:
             if depth == 0:
                 return name
 
-    def _command(self, name: str) -> Node:
+    def _parse_command(self, name: str) -> Node:
         match name:
             case "frac":
-                return ("*", self.atom(), _invert_node(self.atom()))
+                return ("*", self.parse_atom(), _invert_node(self.parse_atom()))
             case "sqrt":
                 degree = self.group() if self.token == "[" else ("number", Fraction(2))
-                return ("^", self.atom(), _invert_node(degree))
+                return ("^", self.parse_atom(), _invert_node(degree))
             case "binom":
-                return ("binomial", self.atom(), self.atom())
+                return ("binomial", self.parse_atom(), self.parse_atom())
             case "pi":
                 return ("pi",)
             case "lvert" | "vert":
-                inner = self.sum()
+                inner = self.parse_sum()
                 if self.accept("\\rvert", "\\vert"):
                     return ("abs", inner)
             case _ if name in FUNCTIONS:
-                return self._function(name)
+                return self._parse_function(name)
             case _ if name in _SYMBOLS:
-                return ("symbol", "\\" + name + self._subscript())
+                return ("symbol", "\\" + name + self._parse_subscript())
             case _ if name in _ACCENTS:
                 start = self.position
-                self.atom()
+                self.parse_atom()
                 inside = "".join(token for _, token in self.tokens[start : self.position] if token not in "{}")
-                return ("symbol", f"\\{name} {inside}{self._subscript()}")
+                return ("symbol", f"\\{name} {inside}{self._parse_subscript()}")
         raise Unread
 
-    def _function(self, name: str) -> Node:
+    def _parse_function(self, name: str) -> Node:
         base = exponent = None
         if self.accept("_"):
             if name != "log":
                 raise Unread
-            base = self.atom()
+            base = self.parse_atom()
         if self.accept("^"):
-            exponent = self.exponent()
+            exponent = self.parse_exponent()
         if exponent == _negate_node(("number", Fraction(1))):
             if name not in _INVERSE:
                 raise Unread
             name = _INVERSE[name]
             exponent = None
         if self.token in ("(", "{", "["):
-            inner = self.postfix(self.group())
+            inner = self.parse_postfix(self.group())
         elif self.token[1:] in FUNCTIONS:
-            inner = self.power()
+            inner = self.parse_power()
         else:
-            inner = self.product(inside_function=True)
+            inner = self.parse_product(inside_function=True)
         if name == "lg":
             base = ("number", Fraction(10))
         node: Node = ("ln" if name == "log" else name, inner) if base is None else ("log", base, inner)
@@ -355,7 +355,7 @@ class _Evaluation:
         self.largest: float = -inf
         self.imaginary = not place
 
-    def of(self, expression: Expression) -> Value | None:
+    def value_of_node(self, expression: Expression) -> Value | None:
         """None where there is no value. Raises OverLimit."""
         try:
             return self.value(expression.root)
@@ -384,13 +384,15 @@ class _Evaluation:
                 return inner
         values = [self.value(part, degrees or kind in _TRIGONOMETRIC) for part in parts]
         if kind in ("+", "*"):
-            return self._fold(kind, values)
+            return self._fold_values(kind, values)
         if kind == "degree":
             if degrees:
                 return self.inexact(values[0]) * self.mp.pi / 180
             return values[0]
         operation = _OPERATIONS.get(kind)
-        return self._kept(operation(self, *values) if operation else self._call(kind, *values), *values)
+        return self._keep_within_bounds(
+            operation(self, *values) if operation else self._call_function(kind, *values), *values
+        )
 
     def inexact(self, value: Value) -> Value:
         if not isinstance(value, Fraction):
@@ -402,14 +404,14 @@ class _Evaluation:
         mp = self.mp
         return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
-    def _fold(self, kind: str, values: list[Value]) -> Value:
+    def _fold_values(self, kind: str, values: list[Value]) -> Value:
         combine = operator.add if kind == "+" else operator.mul
         if all(isinstance(value, Fraction) for value in values):
             result = values[0]
             for place, value in enumerate(values[1:], 2):
                 result = combine(result, value)
                 if _count_bits(result) > _MAX_BITS:
-                    return self._fold(kind, [self.inexact(result), *values[place:]])
+                    return self._fold_values(kind, [self.inexact(result), *values[place:]])
             return result
         values = [self.inexact(value) for value in values]
         result = reduce(combine, values)
@@ -422,9 +424,9 @@ class _Evaluation:
                 if lost > self.mp.prec - 64:
                     return self.mp.mpf(0)  # rounding alone
                 self.lost += lost
-        return self._kept(result)
+        return self._keep_within_bounds(result)
 
-    def _power(self, base: Value, exponent: Value) -> Value:
+    def _raise_to_power(self, base: Value, exponent: Value) -> Value:
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
             root: Fraction | None = None
             if exponent.denominator == 1:
@@ -445,7 +447,7 @@ class _Evaluation:
             raise OverLimit("value")
         return left**right
 
-    def _kept(self, value: Value, *parts: Value) -> Value:
+    def _keep_within_bounds(self, value: Value, *parts: Value) -> Value:
         if not isinstance(value, Fraction):
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
@@ -455,7 +457,7 @@ class _Evaluation:
             raise ValueError
         return value
 
-    def _floor(self, value: Value) -> Value:
+    def _round_down(self, value: Value) -> Value:
         if isinstance(value, Fraction):
             return Fraction(value.numerator // value.denominator)
         if not self.is_real(value):
@@ -467,22 +469,24 @@ class _Evaluation:
         near = abs(value - nearest) < self.mp.ldexp(1 + abs(value), 27 - self.mp.prec)
         return Fraction(int(nearest if near else self.mp.floor(value)))  # an integer but for rounding
 
-    def _factorial(self, value: Value) -> Value:
+    def _compute_factorial(self, value: Value) -> Value:
         if abs(value) > _MAX_ARGUMENT:
             raise OverLimit("value")
         if isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 400:
             return Fraction(factorial(value.numerator))
         return self.mp.gamma(self.inexact(value) + 1)
 
-    def _binomial(self, above: Value, below: Value) -> Value:
-        return self._factorial(above) / self._fold("*", [self._factorial(below), self._factorial(above - below)])
+    def _compute_binomial(self, above: Value, below: Value) -> Value:
+        return self._compute_factorial(above) / self._fold_values(
+            "*", [self._compute_factorial(below), self._compute_factorial(above - below)]
+        )
 
-    def _log(self, value: Value) -> Value:
+    def _compute_log(self, value: Value) -> Value:
         if value == 0:
             raise ZeroDivisionError
         return self.mp.log(self.inexact(value))
 
-    def _call(self, name: str, value: Value) -> Value:
+    def _call_function(self, name: str, value: Value) -> Value:
         value = self.inexact(value)
         most = _MAX_LOG if name in _GROWING else _MAX_ARGUMENT
         if abs(self.mp.re(value)) > most or abs(self.mp.im(value)) > _MAX_ARGUMENT:
@@ -496,14 +500,14 @@ class _Evaluation:
 
 
 _OPERATIONS: Mapping[str, Callable[..., Value]] = {
-    "^": _Evaluation._power,
+    "^": _Evaluation._raise_to_power,
     "abs": lambda _, value: abs(value),
-    "floor": _Evaluation._floor,
-    "ceil": lambda at, value: -at._floor(-value),
-    "factorial": _Evaluation._factorial,
-    "binomial": _Evaluation._binomial,
-    "ln": _Evaluation._log,
-    "log": lambda at, base, value: at._log(value) / at._log(base),
+    "floor": _Evaluation._round_down,
+    "ceil": lambda at, value: -at._round_down(-value),
+    "factorial": _Evaluation._compute_factorial,
+    "binomial": _Evaluation._compute_binomial,
+    "ln": _Evaluation._compute_log,
+    "log": lambda at, base, value: at._compute_log(value) / at._compute_log(base),
 }
 
 
@@ -644,7 +648,7 @@ def value_without_symbols(expression: Expression) -> Value | None:
     if expression.symbols:
         return None
     with suppress(OverLimit):
-        return _Evaluation({}).of(expression)
+        return _Evaluation({}).value_of_node(expression)
     return None
 
 
@@ -701,10 +705,10 @@ def _same_at(
         theirs = _Evaluation(place)
         mp = ours.mp
         try:
-            left = ours.of(gold)
+            left = ours.value_of_node(gold)
         except OverLimit:
             return None, True
-        right = theirs.of(answer)
+        right = theirs.value_of_node(answer)
         complex_numbers = ours.imaginary or theirs.imaginary
         if left is None or right is None:
             known = right if left is None else left
@@ -737,8 +741,8 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
     if ours.symbols != theirs.symbols:
         return False
     place = places_of_symbols(ours.symbols)[0][:2][-1]
-    left = _Evaluation(place).of(ours)
-    right = _Evaluation(place).of(theirs)
+    left = _Evaluation(place).value_of_node(ours)
+    right = _Evaluation(place).value_of_node(theirs)
     if left is None or right is None:
         return None
     if left == 0 or right == 0:

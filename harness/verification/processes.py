@@ -171,7 +171,7 @@ class Pool:
         with self._lock:
             threads = ThreadPoolExecutor(min(self.size, len(questions)))
             try:
-                for verdict, seconds in threads.map(self._decide, questions):
+                for verdict, seconds in threads.map(self._decide_in_order, questions):
                     _asked.seconds = asked_seconds() + seconds
                     verdicts.append(verdict)
             finally:
@@ -182,7 +182,7 @@ class Pool:
         """Idempotent; may be asked again."""
         _kill_all(self._idle, self._owner)
 
-    def _decide(self, question: Question) -> Reply:
+    def _decide_in_order(self, question: Question) -> Reply:
         seconds = 0.0
         for _ in range(2):
             worker = self._take_worker()

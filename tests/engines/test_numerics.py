@@ -104,7 +104,8 @@ def test_libraries_that_were_imported_before_the_environment_was_set_are_noticed
         pytest.skip("this CPU has nothing wider than AVX2 to take")
     clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     first = {"torch": "import os, torch; torch.backends.cpu.get_cpu_capability()", "numpy": "import os, numpy"}[late]
-    code = f"{first}\nfrom harness.engines.embedded import numerics\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require_portable()"
+    imports = f"{first}\nfrom harness.engines.embedded import numerics"
+    code = f"{imports}\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require_portable()"
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120)
     assert f"numerics: portable {told}" in done.stderr
 

@@ -65,7 +65,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
         name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
         _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
-    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [samples])
+    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather_answers", lambda *given, **more: [samples])
     monkeypatch.setattr(engine.OpenRLHFEngine, "_rollout_cores", lambda self: [])
     ask = lambda longest: policy.sample([Prompt("p", "p", "")], np.zeros((1, 3), np.uint64), Sampling(1.0, longest))  # noqa: E731
     assert len(ask(5)[0]) == 3

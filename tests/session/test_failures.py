@@ -312,7 +312,7 @@ def resumed(
     one = prepare_named("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
     backend = SimpleNamespace(side_by_side=False)
     run = Run(one, folder, backend, [], Journal(folder), None, None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]  # nobody learns here
-    run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
+    run._train_steps(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
     return run
 
 
@@ -323,7 +323,7 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     run.learners = [SimpleNamespace(name="a", clock=Clock(), engine=nobody, regime=nobody)]  # type: ignore[list-item]  # no weights
     said = [Answer(np.zeros(1, np.int32), np.zeros(1), "", True, Verdict(value)) for value in ("invalid", "wrong")]
     run._count_invalid([Group(Prompt("x/hinted", "", ""), "a", 1, 1, tuple(said))])
-    run._checkpoint(2)
+    run._save_checkpoint(2)
     kept = resume_point.read_resume_point(tmp_path / "resume" / "step-00000002")
     counted = {"answers": kept.answers, "invalid": kept.invalid}
     resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", **counted)._count_invalid([])
@@ -359,7 +359,7 @@ def test_policies_threads_count_every_verdict_and_share_prompts(
             raise KeyError(step)  # as if another thread had popped it
 
     run._drawn = Dropped({1: [Prompt("x", "1", "2")]})
-    (prompt,) = run._prompts(1, SimpleNamespace(name="llama", policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
+    (prompt,) = run._draw_prompts(1, SimpleNamespace(name="llama", policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
     assert prompt.id == "x"
 
 

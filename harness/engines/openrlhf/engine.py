@@ -108,7 +108,7 @@ class OpenRLHFEngine:
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
-            self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
+            self._used = sum(self._gather_answers(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
     def sample(
@@ -127,7 +127,7 @@ class OpenRLHFEngine:
             for member, share in zip(self._rollouts, shares, strict=True):
                 if share:
                     calls.append(member.call("sample", *zip(*share, strict=True)))
-            answers = self._gather(calls, "sampling", watch=self._rollout_cores())
+            answers = self._gather_answers(calls, "sampling", watch=self._rollout_cores())
         in_order = [answers[index % many][index // many] for index in range(len(asked))]
         cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for one in in_order)
         if cut:
@@ -172,7 +172,7 @@ class OpenRLHFEngine:
                 for rank, member in enumerate(self._trainers):
                     share = [tuple(split.batches[rank] for split in own) for own in splits]
                     calls.append(member.call("learn", share, optimisation))
-                learnt: list[list[Learnt]] = self._gather(calls, "updating")
+                learnt: list[list[Learnt]] = self._gather_answers(calls, "updating")
             for index, one in enumerate(learnt[0]):
                 check_norm(self.name, self.version + index, one.gradient_norm)
             self.version += optimisation.updates
@@ -194,9 +194,9 @@ class OpenRLHFEngine:
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
             calls = [member.call("broadcast_to_vllm") for member in self._trainers]
-            self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
+            self._gather_answers(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
             calls = [member.call("checksums") for member in self._trainers]
-            sent, *_ = self._gather(calls, "checking the weight sync")
+            sent, *_ = self._gather_answers(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
                 wrong = seams.list_differing(sent, arrived)
                 if wrong:
@@ -244,7 +244,7 @@ class OpenRLHFEngine:
             [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True
         )
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
-            theirs = self._gather(
+            theirs = self._gather_answers(
                 [member.call("prompt_logprobs", sequences) for member in self._rollouts],
                 "checking the weight sync",
                 watch=self._rollout_cores(),
@@ -258,7 +258,7 @@ class OpenRLHFEngine:
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 target = str(new.resolve())
                 calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
-                self._gather(calls, "saving")
+                self._gather_answers(calls, "saving")
             checkpoint.keep_generation(Path(self._folder), new)
             self.tokenizer.save_pretrained(new)
 
@@ -281,7 +281,7 @@ class OpenRLHFEngine:
                 self._load_weights(path)
             if checkpoint.OPTIMISER in seal.files:
                 moments = f"{path}/{checkpoint.OPTIMISER}"
-                self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")
+                self._gather_answers([member.call("load_moments", moments) for member in self._trainers], "restoring")
         self.version = seal.version
         self.sync()
 
@@ -314,20 +314,24 @@ class OpenRLHFEngine:
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._name_members("rollout engine", handles)
         up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
-        started = self._gather(up, "starting", self._settings.start_seconds, watch=[])
+        started = self._gather_answers(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in started for process in processes]
 
     def _hold_memory(self, trainers: bool, held: MemoryState) -> None:
         """Let trainers or rollout engines keep only `held` on their GPUs."""
         members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
-        self._gather([member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch)
+        self._gather_answers(
+            [member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch
+        )
 
     def _load_weights(self, folder: str) -> None:
         """Load a folder's weights, and let the engines find each other."""
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
         joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden, self._ends)
         for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
-            self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
+            self._gather_answers(
+                [member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds
+            )
 
     def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
         """vLLM's parameters for one answer with this seed."""
@@ -362,7 +366,7 @@ class OpenRLHFEngine:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
             calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
-            scored = self._gather(calls, "scoring")
+            scored = self._gather_answers(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, scored, strict=True):
             for group, flat in zip(groups, flats, strict=False):
@@ -377,14 +381,14 @@ class OpenRLHFEngine:
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
         calls = [member.call("on_workers", method) for member in self._rollouts]
-        answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
+        answers = self._gather_answers(calls, "checking the weight sync", self._settings.sync_seconds)
         return [(call.member, one) for call, replies in zip(calls, answers, strict=True) for one in replies]
 
     def _rollout_cores(self) -> list[RemoteActor]:
         """Watched down to vLLM's own process, which hears nothing while it takes weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
-    def _gather(
+    def _gather_answers(
         self,
         calls: Sequence[Call],
         doing: str,

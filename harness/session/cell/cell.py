@@ -205,11 +205,11 @@ class Run:
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
         with announce_phase("training", steps) as training:
-            self._train(training)
-            self._costs()
+            self._train_steps(training)
+            self._append_costs()
         resume_point.finish_checkpoint(folder, steps)
 
-    def _train(self, training: Phase) -> None:
+    def _train_steps(self, training: Phase) -> None:
         cell = self.cell
         steps = self.cell.training.steps
         saved = resume_point.latest_resume_point(self.folder)
@@ -218,11 +218,11 @@ class Run:
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
         apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
         lockstep = not apart or scored or cell.variant.replay is not None or cell.variant.dynamic_sampling is not None
-        self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
+        self.exchange = CellExchange(cell, self.folder, self.learners, self._measure_strengths, done, lockstep)
         if saved is None:
             self._measure_prices()
             if cell.evaluation.curve_every:
-                self._curve(0)
+                self._measure_curve(0)
         else:
             state = resume_point.restore_resume_point(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
@@ -237,14 +237,14 @@ class Run:
         self.observe(done, steps, "")
         while done < steps:
             first = done + 1
-            done = done + 1 if lockstep else self._meeting(done + 1)
-            learnt = self._together(done) if lockstep else self._apart(first, done)
-            self._keep(learnt)
+            done = done + 1 if lockstep else self._next_meeting(done + 1)
+            learnt = self._step_together(done) if lockstep else self._step_apart(first, done)
+            self._keep_rows(learnt)
             if is_due(cell.evaluation.curve_every, done, last=steps):
-                self._curve(done)
+                self._measure_curve(done)
             stop = self.stopped()
             if stop or is_due(cell.training.checkpoint_every, done, last=steps):
-                self._checkpoint(done)
+                self._save_checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
             last = learnt[-len(self.learners) :]
@@ -255,7 +255,7 @@ class Run:
             if stop and done < steps:
                 raise Interrupted
         if steps == 0 and saved is None:
-            self._checkpoint(0)
+            self._save_checkpoint(0)
         self.exchange.close()
 
     def _measure_prices(self) -> None:
@@ -268,7 +268,7 @@ class Run:
         def measured(learner: Learner) -> CarriedPrice:
             strings = stop_strings(self.cell, learner.policy)
             with learner.clock.phase("measure"):
-                prompts = self._prompts(1, learner)
+                prompts = self._draw_prompts(1, learner)
                 return measure_price(learner, prompts, self.cell.training.max_new_tokens, strings)
 
         with announce_phase("carrying own answers as a peer's"):
@@ -280,14 +280,14 @@ class Run:
             if said:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
-    def _meeting(self, step: int) -> int:
+    def _next_meeting(self, step: int) -> int:
         training = self.cell.training
         every = self.cell.evaluation.curve_every
         while not any(is_due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
-    def _together(self, step: int) -> list[Learnt]:
+    def _step_together(self, step: int) -> list[Learnt]:
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -301,7 +301,8 @@ class Run:
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
             scored = self.engines.each(
-                lambda m: self._receiver().scores(m, step, self._prompts(step, m), groups[m.name]), self.learners
+                lambda m: self._make_receiver().scores(m, step, self._draw_prompts(step, m), groups[m.name]),
+                self.learners,
             )
             for learner, scores in zip(self.learners, scored, strict=True):
                 records[learner.name] += scores
@@ -310,13 +311,15 @@ class Run:
 
         def learn(learner: Learner) -> Learnt:
             others = [own for name, own in groups.items() if name != learner.name]
-            return self._learn(learner, step, groups[learner.name], others, behind=0)
+            return self._learn_from_step(learner, step, groups[learner.name], others, behind=0)
 
         return self.engines.each(learn, self.learners)
 
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
-        groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
+        groups = self._sample_groups(
+            step, {m.name: list(enumerate(self._draw_prompts(step, m))) for m in self.learners}
+        )
         self._replaced = {}
         self._dropped = {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
@@ -338,7 +341,7 @@ class Run:
                 places = [place for place, _ in news[learner.name]]
                 texts = as_asked([new for _, new in news[learner.name]], self.cell.training.task, learner.policy)
                 asking[learner.name] = list(zip(places, texts, strict=True))
-            sampled = self._sample(step, asking)
+            sampled = self._sample_groups(step, asking)
             for name, new in news.items():
                 for (place, prompt), group in zip(new, sampled[name], strict=True):
                     if groups[name][place].answers:
@@ -349,14 +352,14 @@ class Run:
         self._replaced = {(step, name): prompts for name, prompts in kept.items()}
         return groups
 
-    def _sample(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
+    def _sample_groups(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
         """Sample and verify every policy's answers. prompts: by policy, each with its place in the step."""
-        sampled = self.engines.each(lambda m: self._answer(m, step, prompts[m.name]), self.learners)
+        sampled = self.engines.each(lambda m: self._answer_prompts(m, step, prompts[m.name]), self.learners)
         for groups in sampled:
             self._count_invalid(groups)
         return {m.name: groups for m, groups in zip(self.learners, sampled, strict=True)}
 
-    def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
+    def _answer_prompts(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
         """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
         turns = 1
         turn = 0
@@ -371,9 +374,9 @@ class Run:
             for place, prompt in prompts
         ]
 
-    def _apart(self, first: int, last: int) -> list[Learnt]:
+    def _step_apart(self, first: int, last: int) -> list[Learnt]:
         steps = range(first, last + 1)
-        walks = self.engines.each(lambda m: [self._alone(m, step) for step in steps], self.learners)
+        walks = self.engines.each(lambda m: [self._step_alone(m, step) for step in steps], self.learners)
         learnt = []
         for step in zip(*walks, strict=True):
             rolled = [own for own, _ in step]
@@ -384,39 +387,39 @@ class Run:
                 learnt.append(Learnt(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
         return learnt
 
-    def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
+    def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
         learner.clock.next_step()
-        own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
+        own = self._answer_prompts(learner, step, list(enumerate(self._draw_prompts(step, learner))))
         self._count_invalid(own)
         records = self.exchange.records(learner, own, step, is_due(self.cell.training.measure_every, step))
         self.exchange.publish(learner, records, step)
-        return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
+        return own, self._learn_from_step(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
-    def _keep(self, learnt: Sequence[Learnt]) -> None:
+    def _keep_rows(self, learnt: Sequence[Learnt]) -> None:
         for one in learnt:
             self.journal.append([one.row, *one.details])
             for topic, line in self._watch.hear(one.row, one.details):
                 log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
         self.journal.append(self.exchange.ledger())
 
-    def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
+    def _draw_prompts(self, step: int, learner: Learner) -> list[Prompt]:
         replaced = self._replaced.get((step, learner.name))
         drawn = replaced or self._drawn.get(step)  # read once: another policy's thread may drop it
         drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
-    def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
+    def _earlier_prompts(self, step: int, learner: Learner) -> list[Prompt]:
         """The prompts of earlier steps on which stale answers may still arrive; of older ones the questions are forgotten."""
         for old in list(self._drawn):
             if old < step - 2 * self.exchange.memory:
                 self._drawn.pop(old, None)
-        current = {prompt.id for prompt in self._prompts(step, learner)}
+        current = {prompt.id for prompt in self._draw_prompts(step, learner)}
         earlier: dict[str, Prompt] = {}
         for recent in range(max(1, step - self.exchange.memory), step):
-            earlier |= {prompt.id: prompt for prompt in self._prompts(recent, learner) if prompt.id not in current}
+            earlier |= {prompt.id: prompt for prompt in self._draw_prompts(recent, learner) if prompt.id not in current}
         return list(earlier.values())
 
-    def _receiver(self) -> Receiver:
+    def _make_receiver(self) -> Receiver:
         return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
@@ -432,18 +435,18 @@ class Run:
         """Whether scores under the weights that policies started from are exchanged."""
         return any(Need.START_SCORES in m.regime.needs for m in self.learners)
 
-    def _learn(
+    def _learn_from_step(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
     ) -> Learnt:
         """Learn from one step: receive, ask again with hints, make terms, update, measure, and give the step's rows.
 
         own: the learner's groups; others: those of each other policy, for counts alone. behind: as `Exchange.collect`."""
-        prompts = self._prompts(step, learner)
-        earlier = self._earlier(step, learner)
+        prompts = self._draw_prompts(step, learner)
+        earlier = self._earlier_prompts(step, learner)
         training = self.cell.training
         regime = learner.regime
-        received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
-        context = self._context(learner, step)
+        received = self._make_receiver().collect(learner, step, prompts, earlier, behind, own)
+        context = self._make_context(learner, step)
         with learner.clock.phase("exchange"):
             heard_of = {record.prompt_id for record, _ in received.admitted}
             version = learner.engine.version
@@ -462,8 +465,8 @@ class Run:
         for group in own:
             valid += [(group.prompt, answer) for answer in group.valid]
         if training.kl:
-            terms = [*terms, self._penalty(learner, valid)]
-        optimisation = self._optimisation(learner, measure or wants_gradients)
+            terms = [*terms, self._penalty_term(learner, valid)]
+        optimisation = self._settings_of_updates(learner, measure or wants_gradients)
         every_prompt = [*prompts, *earlier, *(group.prompt for group in again)]
         with learner.clock.phase("train"):
             report = learner.engine.update(every_prompt, terms, optimisation)
@@ -479,7 +482,7 @@ class Run:
         by_task = step_rows.task_rows(learner.name, step, own, others)
         return Learnt(row, [*traces, *terms_of_step, *by_task])
 
-    def _context(self, learner: Learner, step: int) -> Context:
+    def _make_context(self, learner: Learner, step: int) -> Context:
         """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
         cell = self.cell
         stream = cell.variant.sampling_stream
@@ -495,7 +498,7 @@ class Run:
             same_by_task=votes,
         )
 
-    def _penalty(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
+    def _penalty_term(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
         """The term of `training.kl`: own answers that could be judged, with the base policy's log-probabilities."""
         asked = [prompt for prompt, _ in valid]
         with learner.clock.phase("score"):
@@ -506,7 +509,7 @@ class Run:
         ]
         return Term("kl", "own", KL, tuple(answers), weight=self.cell.training.kl)
 
-    def _optimisation(self, learner: Learner, measure: bool) -> Optimisation:
+    def _settings_of_updates(self, learner: Learner, measure: bool) -> Optimisation:
         """The settings of a step's updates. measure: own and peer gradients apart."""
         training = self.cell.training
         variant = self.cell.variant
@@ -532,8 +535,8 @@ class Run:
             to_base = step_rows.k3_divergence(old, self.references[learner.name].score(asked, tokens))
         return to_updated, to_base
 
-    def _curve(self, step: int) -> None:
-        probes = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
+    def _measure_curve(self, step: int) -> None:
+        probes = self.engines.each(lambda m: self._probe_policy(m, m.engine, f"curve at step {step}"), self.learners)
         for learner, probed in zip(self.learners, probes, strict=True):
             accuracy, answers = probed[""]
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
@@ -541,7 +544,7 @@ class Run:
             if self.cell.keep == "best":
                 resume_point.offer_best_point(self.folder, step, learner, accuracy, self.best)
 
-    def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
+    def _probe_policy(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
         """One sample per prompt at temperature 1, with the same seeds everywhere: the share of right ones and the number of
         answers, under the empty name of all and, in mixed training, under each task's name of its own."""
         prompts = curve_prompts(self.cell, learner.policy)
@@ -561,8 +564,10 @@ class Run:
                 rewards[name].append(verdict.reward)
         return {name: (float(np.mean(own)) if own else step_rows.NAN, len(own)) for name, own in rewards.items()}
 
-    def _strengths(self) -> dict[str, float]:
-        probes = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
+    def _measure_strengths(self) -> dict[str, float]:
+        probes = self.engines.each(
+            lambda m: self._probe_policy(m, self.references[m.name], "who is strong"), self.learners
+        )
         return {m.name: probed[""][0] for m, probed in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
@@ -579,9 +584,9 @@ class Run:
                 + f", the last ones by {', '.join(reasons)}" * bool(reasons)
             )
 
-    def _checkpoint(self, step: int) -> None:
+    def _save_checkpoint(self, step: int) -> None:
         """Rows first: later ones are made again."""
-        self._costs()
+        self._append_costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
             counted = self.best, self._answers, self._invalid
@@ -589,6 +594,6 @@ class Run:
                 self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted
             )
 
-    def _costs(self) -> None:
+    def _append_costs(self) -> None:
         for learner in self.learners:
             self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

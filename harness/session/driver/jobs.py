@@ -250,16 +250,16 @@ class Worker(logging.Handler):
             except OSError as error:  # of the log itself
                 finished = _end_of(error, job)
             self._job = None
-            self._send(finished)
+            self._send_event(finished)
         verifier.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._send(LogLine(record.getMessage(), getattr(record, "topic", "")))
+        self._send_event(LogLine(record.getMessage(), getattr(record, "topic", "")))
 
     def _send_progress(self, job: str, done: float, total: float, words: str) -> None:
-        self._send(Progress(job, done, total, words))
+        self._send_event(Progress(job, done, total, words))
 
-    def _send(self, message: FromWorker) -> None:
+    def _send_event(self, message: FromWorker) -> None:
         try:
             with self._writing:
                 self._sink.write(encoder.encode(message) + b"\n")
@@ -274,7 +274,7 @@ class Worker(logging.Handler):
         while True:
             time.sleep(interval)
             if heartbeat.is_due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.progress_count()):
-                self._send(Alive(phases.describe_phases()))
+                self._send_event(Alive(phases.describe_phases()))
             job = self._job
             if job is not None:
                 trim_log(log_of(Path(job.folder)))

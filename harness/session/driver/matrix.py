@@ -234,7 +234,7 @@ class Driver:
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
-        turns = self._turns(in_run_order(cells))
+        turns = self._order_of_starts(in_run_order(cells))
         own_claim = "" if claim is None else str(claim.file)
         todo: list[Base | Cell] = [*bases, *cells]
         for work in todo:
@@ -246,7 +246,7 @@ class Driver:
         self.again: dict[str, Job | None] = {}
         self.gpus = [card.name for card in list_visible_gpus()] if plan.resources.gpus else []
 
-    def _turns(self, cells: Sequence[Cell]) -> dict[str, int]:
+    def _order_of_starts(self, cells: Sequence[Cell]) -> dict[str, int]:
         """When each job is to start, by key: a base in the turn of the first cell that waits for it."""
         turns: dict[str, int] = {}
         for turn, cell in enumerate(cells):
