@@ -112,7 +112,7 @@ class JointDraw:
 def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: float = 1.0) -> list[JointDraw]:
     """Every outcome through a fresh instance, at a run's first step; all updates at the weights of its start. share: of each
     peer's answers that arrive (`Replay.share`)."""
-    delivery = Delivery(bandit, regime, share)
+    delivery = BanditDelivery(bandit, regime, share)
     learnt: dict[Hashable, list[tuple[float, tuple[Term, ...]]]] = {}
     learnt_as = []
     for _, draws in bandit.outcomes:
@@ -179,7 +179,7 @@ def expected_value(outcomes: Sequence[JointDraw], of: Callable[[JointDraw], floa
     return float(sum(o.probability * of(o) for o in outcomes))
 
 
-class Delivery:
+class BanditDelivery:
     """What reaches the learner, by what the regime shares and needs."""
 
     def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
@@ -255,7 +255,7 @@ class Delivery:
 
 
 def _enumerate_terms(
-    delivery: Delivery, own: Group, inbox: Inbox, updates: int
+    delivery: BanditDelivery, own: Group, inbox: Inbox, updates: int
 ) -> Iterator[tuple[float, tuple[Term, ...]]]:
     def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
         regime = type(delivery.regime)(delivery.regime.options)
@@ -573,7 +573,7 @@ def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
     options = replace(base.Options(), guards=False, omega_min=1e-12, omega_max=1e12)
     regime = TrueCapability(options)
     guarded = TrueCapability(replace(options, guards=True))
-    delivery = Delivery(bandit, regime)
+    delivery = BanditDelivery(bandit, regime)
     off = on = 0.0
     for probability, draws in bandit.outcomes:
         own, inbox, _ = delivery.experience(draws)

@@ -17,7 +17,7 @@ class Interrupted(Exception):
 
 
 @dataclass(slots=True)
-class Phase:
+class RunningPhase:
     """total: of its counts; 1 for a share, 0 where nothing is counted."""
 
     name: str
@@ -43,7 +43,7 @@ class Phase:
 class _Board:
     def __init__(self) -> None:
         self.beats = 0
-        self.running: dict[int, list[Phase]] = {}
+        self.running: dict[int, list[RunningPhase]] = {}
         self.stopped: Callable[[], bool] = bool  # no request to stop
 
 
@@ -51,12 +51,12 @@ _board = _Board()
 
 
 @contextmanager
-def announce_phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
+def announce_phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[RunningPhase]:
     """Announce a phase of the calling thread. quiet: logged at DEBUG, shown only while nothing runs inside it."""
     level = logging.DEBUG if quiet else logging.INFO
     thread = threading.get_ident()
     began = time.monotonic()
-    now = Phase(name, total, quiet)
+    now = RunningPhase(name, total, quiet)
     _board.running.setdefault(thread, []).append(now)
     report_progress()
     log.log(level, "%s", name)

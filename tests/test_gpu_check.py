@@ -16,7 +16,7 @@ import pytest
 from gpu_check import Workspace
 from running import harness
 
-from harness.allocation.calibration import Measured, read_record
+from harness.allocation.calibration import MeasuredSpeed, read_record
 from harness.allocation.cost_model import device_of
 from harness.engines.embedded import account
 from harness.engines.embedded.engine import EmbeddedEngine
@@ -76,7 +76,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert "environment" in out.splitlines()[2]
     assert "half of a library" in (tmp_path / "lora.log").read_text()
     part, measured, _ = gpu_check.run_part("speed", Workspace("cpu", tmp_path / "late"), patience=0.001)
-    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
+    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", MeasuredSpeed())
 
 
 @pytest.mark.slow

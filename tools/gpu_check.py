@@ -39,7 +39,7 @@ import torch
 import transformers
 
 import harness
-from harness.allocation.calibration import Card, HardwareRecord, Measured, Part
+from harness.allocation.calibration import HardwareRecord, MeasuredPart, MeasuredSpeed, RecordedCard
 from harness.allocation.cost_model import (
     CORE,
     CellDemand,
@@ -93,7 +93,7 @@ class Workspace:
 
 @dataclass(slots=True)
 class PartReport:
-    """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.Measured`."""
+    """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.MeasuredSpeed`."""
 
     words: str = ""
     figures: dict[str, float | str | None] = field(default_factory=dict)
@@ -492,8 +492,8 @@ def in_process(name: str, device: str, folder: str) -> None:
     (workspace.folder / "report.json").write_bytes(msgspec.json.encode(report, enc_hook=float))
 
 
-def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Measured, int]:
-    """In a process, whatever happens to it: the part, its share of `Measured`, and the most bytes of the GPU that were taken."""
+def run_part(name: str, workspace: Workspace, patience: float) -> tuple[MeasuredPart, MeasuredSpeed, int]:
+    """In a process, whatever happens to it: the part, its share of `MeasuredSpeed`, and the most bytes of the GPU taken."""
     workspace.folder.mkdir(parents=True)
     log, begin, limit = workspace.folder / "log", time.monotonic(), PARTS[name][1] * patience
     used, most, late = used_memory() if workspace.gpu else 0, 0, False
@@ -502,10 +502,10 @@ def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Me
         while process.poll() is None and not late:
             time.sleep(0.2)
             most, late = max(most, used_memory() - used) if workspace.gpu else 0, time.monotonic() - begin > limit
-    report, measured = PartReport(), Measured()
+    report, measured = PartReport(), MeasuredSpeed()
     try:
         report = msgspec.json.decode((workspace.folder / "report.json").read_bytes(), type=PartReport)
-        measured = msgspec.convert(report.measured, Measured, strict=False)
+        measured = msgspec.convert(report.measured, MeasuredSpeed, strict=False)
     except FileNotFoundError:
         last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
         report.faults.append(f"not done within {limit:g} s" if late else f"exit code {process.returncode}: {last}")
@@ -517,7 +517,7 @@ def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Me
     words = plain(report.lacks or "; ".join(report.faults) or report.words)
     figures = {key: plain(value) if isinstance(value, str) else value for key, value in report.figures.items()}
     seconds = round(time.monotonic() - begin, 1)
-    return Part(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
+    return MeasuredPart(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
 
 
 def plain(words: str) -> str:
@@ -555,7 +555,7 @@ def keep_logs(folder: Path, to: Path) -> None:
 def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float) -> int:
     """Exit code."""
     print("the first NVIDIA GPU" if workspace.gpu else "no GPU is checked: the CPU with small models", flush=True)
-    parts, measured, most = list[Part](), Measured(), 0
+    parts, measured, most = list[MeasuredPart](), MeasuredSpeed(), 0
     for name in names:
         part, rated, taken = run_part(name, replace(workspace, folder=workspace.folder / name), patience)
         parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
@@ -566,8 +566,8 @@ def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float)
     first = list_visible_gpus()[0] if workspace.gpu else None
     record = HardwareRecord(
         format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=package_versions(),
-        card=Card(kind=first.kind, name=card("name"), memory=first.memory) if first else
-        Card(kind=CORE, name=describe_processor(), memory=psutil.virtual_memory().total),
+        card=RecordedCard(kind=first.kind, name=card("name"), memory=first.memory) if first else
+        RecordedCard(kind=CORE, name=describe_processor(), memory=psutil.virtual_memory().total),
         measured=measured, parts=tuple(parts), peak_memory=most if first else None,
     )  # fmt: skip
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))

@@ -18,7 +18,7 @@ import numpy as np
 
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import MIN_POINTS, MIN_SEEDS, Acceleration, compare_with_clock, fit_clock
-from harness.statistics.claims import REFUTED, SUPPORTED, Bounds, Measured, answer_claims, level_of_look
+from harness.statistics.claims import REFUTED, SUPPORTED, Bounds, MeasuredClaim, answer_claims, level_of_look
 from harness.statistics.crossed import estimate_crossed
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.power import find_power
@@ -151,7 +151,7 @@ def describe_false_findings(seeds: int, repetitions: int, rng: np.random.Generat
     claims = policies = held = 0
     for _ in range(repetitions):
         drawn = mean_interval(0.02 * rng.standard_normal((5, seeds)))
-        measured = [Measured(float(m), float(e), seeds - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
+        measured = [MeasuredClaim(float(m), float(e), seeds - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
         told = answer_claims(measured, [Bounds(0.0, inf)] * 5, [level_of_look(seeds, seeds)] * 5)
         claims += any(one.answer in (SUPPORTED, REFUTED) for one in told)
         accuracy = 0.5 + 0.02 * rng.standard_normal((2, 2, 8, seeds)) * np.geomspace(0.3, 2, 8)[:, None]

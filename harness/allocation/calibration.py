@@ -23,7 +23,7 @@ Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=500)
 Rate = Annotated[float, Meta(ge=1e7, le=1e17)]
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecordedCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """kind: as in `harness plan --inventory`; CORE is a core of a CPU. memory: bytes, of a CPU those of the machine."""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Annotated[int, Meta(ge=1 << 28, le=1 << 50)]
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the embedded engine, as in `Device`; FLOP/s by the plan's count, in bf16 on a GPU and fp32 on a core."""
 
     train: Rate | None = None
@@ -42,7 +42,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     link: Rate | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """words: what came out, or why it failed or was skipped. figures: by name, with the unit in it."""
 
     name: Line
@@ -58,10 +58,10 @@ class HardwareRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     format: Literal[1]
     made: Line
     harness: Line
-    card: Card
+    card: RecordedCard
     versions: dict[Line, Line] = {}
-    measured: Measured = Measured()
-    parts: Annotated[tuple[Part, ...], Meta(max_length=100)] = ()
+    measured: MeasuredSpeed = MeasuredSpeed()
+    parts: Annotated[tuple[MeasuredPart, ...], Meta(max_length=100)] = ()
     peak_memory: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
 
 

@@ -271,7 +271,7 @@ def device_of(kind: str) -> Device:
     return Device(*rates)
 
 
-class Phases(msgspec.Struct, frozen=True):
+class PhaseSeconds(msgspec.Struct, frozen=True):
     """Seconds of one whole cell; what the policies do side by side counts once."""
 
     start: float = 0.0

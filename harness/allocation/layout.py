@@ -25,7 +25,7 @@ from harness.allocation.cost_model import (
     CellDemand,
     Device,
     Memory,
-    Phases,
+    PhaseSeconds,
     PolicyDemand,
     Workload,
     checkpoint_bytes,
@@ -495,7 +495,7 @@ class CellLayout(msgspec.Struct, frozen=True):
     policies: tuple[PolicyLayout, ...]
     step_seconds: float
     memory_bytes: int
-    phases: Phases = Phases()
+    phases: PhaseSeconds = PhaseSeconds()
 
     @property
     def seconds(self) -> float:
@@ -659,7 +659,7 @@ def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], o
         rest = _BesideSteps(*((1 + STACKED_COST) * sum(part) for part in zip(*beside, strict=True)))
     else:
         rest = max(beside, key=sum)
-    phases = Phases(
+    phases = PhaseSeconds(
         start=START_SECONDS * (len(places) if stacked else 1),  # on the same GPUs one after the other
         generate=scale * slowest.rollout,
         score=scale * slowest.score,

@@ -41,7 +41,7 @@ LEAST_BUSY = 1e-3  # where nothing of a cell is foreseen
 # The scheduler --------------------------------------------------------------------------------------------------------
 
 
-class Request(NamedTuple):
+class JobRequest(NamedTuple):
     """bundles: reserved all at once. seconds: predicted, for the order alone. layout: the plan's engine options, by policy.
     turn: lower ones start first. on_gpus: bytes that it takes on its GPUs."""
 
@@ -62,10 +62,10 @@ class Scheduler:
         self._inventory = inventory
         self.free = capacity_of(inventory)
         self._most = most
-        self.waiting: list[Request] = []
-        self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
+        self.waiting: list[JobRequest] = []
+        self.running: dict[str, tuple[JobRequest, tuple[str, ...]]] = {}
 
-    def submit(self, jobs: Sequence[Request]) -> list[str]:
+    def submit(self, jobs: Sequence[JobRequest]) -> list[str]:
         """Keys of those that start now. Each fits the empty inventory (`explain_shortage`)."""
         self.waiting = sorted(
             [*self.waiting, *jobs], key=lambda job: (job.turn, -self._share_of_inventory(job), -job.seconds)
@@ -79,7 +79,7 @@ class Scheduler:
             self.free[node] = self.free[node].plus(bundle)
         return self._start_waiting()
 
-    def _share_of_inventory(self, job: Request) -> float:
+    def _share_of_inventory(self, job: JobRequest) -> float:
         """The share of the inventory that a request takes."""
         gpus = sum(b.gpus for b in job.bundles)
         cores = sum(b.cores for b in job.bundles)
@@ -116,7 +116,9 @@ class Timetable(NamedTuple):
     memory: int = 0
 
 
-def play_schedule(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
+def play_schedule(
+    jobs: Sequence[JobRequest], inventory: Inventory, parts: int = 1, most: int | None = None
+) -> Timetable:
     """Play jobs of predicted length through a run's scheduler.
 
     parts: of each GPU, which are spread over all. most: jobs at once. The bound is the longest of the longest job and of each
@@ -323,15 +325,15 @@ def _plan_alike(
     return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
 
 
-def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
+def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[JobRequest]:
     """In the order of a run: a cell of each kind, then the next one of each."""
     rounds = max((kind.cells for kind in kinds), default=0)
-    requests: list[Request] = []
+    requests: list[JobRequest] = []
     for cell in range(rounds):
         for number, kind in enumerate(kinds):
             if cell >= kind.cells:
                 continue
-            request = Request(
+            request = JobRequest(
                 key=f"{number}/{cell}",
                 bundles=kind.bundles,
                 seconds=measured.get(kind.kind, kind.seconds),

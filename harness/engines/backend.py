@@ -24,7 +24,7 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Backend", "Lora", "NoOptions", "read_options"]
+__all__ = ["Backend", "Lora", "NoEngineOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -38,7 +38,7 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     alpha: Annotated[float, Meta(gt=0, le=1e6)]
 
 
-class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoEngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an engine that has none."""
 
 
@@ -59,7 +59,7 @@ class Backend(ABC):
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
     # A suite's `engine_options`.
-    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    Options: ClassVar[type[msgspec.Struct]] = NoEngineOptions
     # Of half-precision models unless `dtype` is set; in all keys but micro ones'
     half_precision: ClassVar[str] = ""
     # Raised by the author when results change; None takes the code's digest.

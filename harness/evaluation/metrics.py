@@ -49,7 +49,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     invalid: int
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Samples in task, mode, document, repeat order."""
 
     metrics: tuple[Metric, ...]

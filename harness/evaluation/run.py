@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, UsageError
-from harness.evaluation.backends import Answer, Answerer, check_room
+from harness.evaluation.backends import Answerer, BackendAnswer, check_room
 from harness.evaluation.metrics import (
-    Evaluation,
+    EvaluationResult,
     EvaluationSample,
     Metric,
     MetricSpec,
@@ -40,7 +40,7 @@ def evaluate_tasks(
     style: Style | None = None,
     data_dir: Path | None = None,
     remark: Callable[[str], None] | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Have `model` answer `tasks` and verify every answer.
 
     metrics: of all tasks, or by a task's name; default greedy and avg@k with the task's own k. temperature, top_p: of sampled
@@ -66,7 +66,7 @@ def evaluate_tasks(
             own += _sample_answers(model, plan, mode, repeats, sampling, verifier)
         samples += own
         results += summarise_samples(plan.task.name, plan.specs, own)
-    return Evaluation(metrics=tuple(results), samples=tuple(samples))
+    return EvaluationResult(metrics=tuple(results), samples=tuple(samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _sample_answers(
     """Answer and judge all questions of a task in one mode: question by question, each with its repeats in order."""
     task = plan.task
     answers = model.answer(f"{task.name}:{mode}", plan.prompts, repeats, sampling, plan.stops)
-    given: list[tuple[Prompt, int, Answer]] = []
+    given: list[tuple[Prompt, int, BackendAnswer]] = []
     for document, row in zip(plan.documents, answers, strict=True):
         given += [(document, repeat, answer) for repeat, answer in enumerate(row)]
     judged_answers = [(document, answer) for document, _, answer in given]
@@ -161,7 +161,9 @@ def _fitting_length(
     return room.new_tokens
 
 
-def _judge_answers(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
+def _judge_answers(
+    task: Task, mode: Mode, answers: list[tuple[Prompt, BackendAnswer]], verifier: Verifier
+) -> list[Verdict]:
     """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
     with announce_phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:

@@ -27,7 +27,7 @@ Verify = Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], Sequence[Ve
 """Questions, texts and whether each answer was finished, to verdicts."""
 
 
-class Scorer(Protocol):
+class LogprobScorer(Protocol):
     @property
     def version(self) -> int:
         """Optimiser updates made."""
@@ -41,12 +41,12 @@ class Scorer(Protocol):
         """A prompt's text as the policy reads it."""
 
 
-class Phases(Protocol):
+class PhaseTimer(Protocol):
     def phase(self, name: str, /) -> AbstractContextManager[object]:
         """The context of one phase."""
 
 
-class Learner(Protocol):
+class ReceivingLearner(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -54,10 +54,10 @@ class Learner(Protocol):
     def codec(self) -> TokenCodec: ...
 
     @property
-    def engine(self) -> Scorer: ...
+    def engine(self) -> LogprobScorer: ...
 
     @property
-    def clock(self) -> Phases: ...
+    def clock(self) -> PhaseTimer: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Received:
 
 def _score_behind(
     leads: Sequence[tuple[int, ...]],
-    scorer: Scorer,
+    scorer: LogprobScorer,
     prompts: Sequence[Prompt],
     answers: Sequence[Int32[np.ndarray, "T"]],
 ) -> list[Float32[np.ndarray, "T"]]:
@@ -106,7 +106,7 @@ def _score_behind(
 class _Room:
     """What a learner's prompts leave for an answer. Each is read once."""
 
-    learner: Learner
+    learner: ReceivingLearner
     prompts: Mapping[str, Prompt]
     _read: dict[str, str] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class _Room:
 
 
 def _scores_of_draft(
-    learner: Learner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
+    learner: ReceivingLearner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
 ) -> Scores:
     """What a learner sends back for a draft. logprobs: nats, of the text's tokens and then of its end."""
     size = text.ends.size
@@ -165,7 +165,9 @@ def _with_start_scores(
 
 
 def _with_receiver_scores(
-    answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
+    answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]],
+    learner: ReceivingLearner,
+    prompts: Mapping[str, Prompt],
 ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
     """The answers with the learner's own log-probabilities of them (`Need.RECEIVER_OLD`)."""
     given = [answer for _, answer, _ in answers]
@@ -198,9 +200,11 @@ class Receiver:
     longest: int
     scored: bool = False
     asks: Exchange | None = None
-    starts: Mapping[str, Scorer] = field(default_factory=dict)
+    starts: Mapping[str, LogprobScorer] = field(default_factory=dict)
 
-    def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()) -> list[Scores]:
+    def scores(
+        self, learner: ReceivingLearner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()
+    ) -> list[Scores]:
         """Score the drafts that reach a learner: its log-probabilities of them, as records to send back. Refusals go into the rows.
 
         prompts: the step's. own: the learner's groups of the step, whose manner of beginning an answer drafts are given."""
@@ -235,7 +239,7 @@ class Receiver:
 
     def collect(
         self,
-        learner: Learner,
+        learner: ReceivingLearner,
         step: int,
         prompts: Sequence[Prompt],
         earlier: Sequence[Prompt] = (),
@@ -272,7 +276,7 @@ class Receiver:
     def carry(
         self,
         admitted: Sequence[tuple[Record, ExchangeRow]],
-        learner: Learner,
+        learner: ReceivingLearner,
         prompts: Mapping[str, Prompt],
         own: Sequence[Group] = (),
     ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
@@ -341,7 +345,7 @@ class Receiver:
         ]
 
     def _place_scores(
-        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
+        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: ReceivingLearner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
         answers: dict[tuple[str, int], Answer] = {}
@@ -377,7 +381,7 @@ class Receiver:
     def _with_own_start(
         self,
         placed: Sequence[tuple[Scores, PeerScores, Answer, ExchangeRow]],
-        learner: Learner,
+        learner: ReceivingLearner,
         prompts: Mapping[str, Prompt],
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """Score each answer once under the weights that the learner started from."""

@@ -26,7 +26,7 @@ CURES = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True):
+class SuiteFinding(msgspec.Struct, frozen=True):
     """cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
 
     cell: str
@@ -46,7 +46,7 @@ class Damage(msgspec.Struct, frozen=True):
         return f"{self.problem}; {self.remedy}"
 
 
-def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[Finding]:
+def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[SuiteFinding]:
     """at: `--results` of the commands that are advised."""
     cells = snapshot.query(
         f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
@@ -58,7 +58,7 @@ def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: s
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
         label = labels.get(name, name) or suite
-        findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
+        findings.append(SuiteFinding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
     late = _last_steps(snapshot, suite, key)
     exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
@@ -69,9 +69,9 @@ def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: s
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
             cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}{at}")
-            findings.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
+            findings.append(SuiteFinding(cell["cell"], name, "", Trouble.MISSING, words, cure))
         findings += [
-            Finding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
+            SuiteFinding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
         ]
     return findings
 
@@ -117,7 +117,7 @@ def summarise_training(snapshot: Snapshot, suite: str) -> list[str]:
     for cell, group in zip(groups["cell"].to_pylist(), groups["group_name"].to_pylist(), strict=True):
         for sums in late.get(cell, ()):
             by_policy.setdefault((group, sums.policy), []).append(sums)
-    findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
+    findings: dict[tuple[str, str], dict[Trouble, list[SuiteFinding]]] = {}
     for f in diagnose_suite(snapshot, suite):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
         by_trouble.setdefault(f.trouble, []).append(f)

@@ -70,7 +70,7 @@ class StatedClaims(msgspec.Struct, frozen=True):
     since: str = ""
 
 
-class Pool(msgspec.Struct, frozen=True):
+class StatedPool(msgspec.Struct, frozen=True):
     """Training data. overlaps: prompts left out because an evaluation set repeats them."""
 
     name: str
@@ -127,7 +127,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance = Provenance()
     origin: str = ""
     identity: Identity = Identity()
-    pool: Pool | None = None
+    pool: StatedPool | None = None
     carried: dict[str, CarriedPrice] = {}
     claims: StatedClaims = StatedClaims()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.statistics.acceleration import (
     Acceleration,
-    Clock,
+    BaselineClock,
     compare_with_clock,
     describe_too_few,
     fit_clock,
@@ -98,7 +98,7 @@ class PaceBook:
         self._policies = policies
         self._clocks = clocks
         self._curves: LearningCurves | None = None
-        self._fitted_clocks: dict[tuple[object, ...], Clock] = {}
+        self._fitted_clocks: dict[tuple[object, ...], BaselineClock] = {}
         self._fits: dict[tuple[object, ...], Acceleration] = {}
 
     def find_pace(self, group: str, policy: str, line: str, margin: float) -> Pace | None:

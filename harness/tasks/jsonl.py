@@ -59,7 +59,7 @@ class Line(msgspec.Struct, frozen=True):
     tests: Gold | Annotated[list[Gold], msgspec.Meta(max_length=1_000)] | None = None
 
 
-class Question(NamedTuple):
+class FileQuestion(NamedTuple):
     """split: None where the line does not say."""
 
     prompt: Prompt
@@ -82,13 +82,13 @@ def pin_file(task: FileTask, folder: Path | None = None) -> FileTask:
 
 
 @lru_cache(maxsize=8)
-def read_questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
+def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, ...]:
     """In order. Raises DataError naming the line, also for other content."""
     data, digest = content_of(path, MAX_BYTES)
     if digest != sha256:
         raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
-    rows: dict[str, tuple[int, Question]] = {}
+    rows: dict[str, tuple[int, FileQuestion]] = {}
     asked: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
@@ -119,7 +119,7 @@ def read_questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]
     return tuple(question for _, question in rows.values())
 
 
-def _make_question(line: Line, number: int, scorer: str) -> Question:
+def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
     """A line as a question with its gold. Raises DataError with what is wrong in it."""
     text = _one_of_two(
         _one_of_two(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem"
@@ -147,7 +147,7 @@ def _make_question(line: Line, number: int, scorer: str) -> Question:
     if line.choices:
         gold = _letter_of_option(gold, line.choices)
         text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
-    return Question(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
+    return FileQuestion(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
 
 
 def _is_solution(answer: str) -> bool:

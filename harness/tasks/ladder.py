@@ -31,7 +31,7 @@ vase wall wasp water wave whale wheel wind wine wolf wood wool yard zebra
 _WORDS = tuple(_SPELT.split())
 
 
-class Problem(micro.Problem):
+class LadderProblem(micro.MicroProblem):
     __slots__ = ()
     ask = " Put the answer in \\boxed{}."
     hint = " Work by steps and put the answer in \\boxed{}."
@@ -116,10 +116,10 @@ class Level:
     group: Literal["add", "mul", "text"]
     _draw: Callable[[Random], Drawn]
 
-    def draw(self, rng: Random, *, held_out: bool) -> Problem:
+    def draw(self, rng: Random, *, held_out: bool) -> LadderProblem:
         while True:
             content, question, steps, answer = self._draw(rng)
-            problem = Problem(self.name, self.group, content, question, steps, str(answer))
+            problem = LadderProblem(self.name, self.group, content, question, steps, str(answer))
             if problem.held_out == held_out:
                 return problem
 
@@ -177,7 +177,7 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
 
 
 @lru_cache(maxsize=64)
-def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.Problem, ...]:
+def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.MicroProblem, ...]:
     return tuple(p for name in levels for p in _draw_problems(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
 
 
@@ -195,5 +195,5 @@ def worked_examples(level: str, count: int) -> str:
     return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in problems)
 
 
-def _draw_problems(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.Problem]:
+def _draw_problems(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.MicroProblem]:
     return micro.draw_distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=part == "held out"), part)

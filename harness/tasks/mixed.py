@@ -28,7 +28,7 @@ from harness.tasks.task import Style, Task
 _LONGEST_ID = 200
 
 
-class Part(NamedTuple):
+class MixturePart(NamedTuple):
     """named: as the suite has it. share: of the questions, relative to the other parts' shares."""
 
     named: str | FileTask
@@ -46,7 +46,7 @@ class Mixed(TaskSource):
 
     generated = trains = True
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[MixturePart]) -> None:
         self.parts = tuple(parts)
         super().__init__(", ".join(part.name for part in parts))
 
@@ -102,7 +102,7 @@ class Mixed(TaskSource):
         edges.append(count)
         return [min(after, count) - min(before, count) for before, after in itertools.pairwise(edges)]
 
-    def most_of(self, part: Part, count: int) -> int:
+    def most_of(self, part: MixturePart, count: int) -> int:
         """The most questions that a part asks among `count`."""
         return min(count, ceil(count * part.share / sum(one.share for one in self.parts)))
 

@@ -14,7 +14,7 @@ from harness.plugins import PluginRegistry, blame_plugin
 from harness.suite.schema import AnyTask, FileTask, TaskShare
 from harness.tasks import countdown, gym, ladder
 from harness.tasks.data import SETS, SOURCES
-from harness.tasks.mixed import Mixed, Part
+from harness.tasks.mixed import Mixed, MixturePart
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
 from harness.verification import catalogue as scorers
@@ -61,10 +61,10 @@ def source_of(task: AnyTask) -> TaskSource:
     return PLUGINS.make(base_of(task), task)
 
 
-def _part_of(one: TaskShare) -> Part:
+def _part_of(one: TaskShare) -> MixturePart:
     """A part of a mixture. Raises PluginError, for a file DataError."""
     source = training_source(one.task)
-    return Part(one.task, one.share, source, get_task(one.task, source=source))
+    return MixturePart(one.task, one.share, source, get_task(one.task, source=source))
 
 
 def base_of(task: str) -> str:

@@ -41,7 +41,7 @@ from harness.verification.work import OverWork, WorkLimit
 _LONGEST = 1 << 20
 
 
-class Question(msgspec.Struct, frozen=True):
+class JudgedQuestion(msgspec.Struct, frozen=True):
     """answer: extracted for mathematics, else the response."""
 
     gold: str
@@ -123,7 +123,7 @@ class _Worker:
         self.kill(0.0 if body is None else 5.0)
         return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
 
-    def ask(self, question: Question) -> Reply | str:
+    def ask(self, question: JudgedQuestion) -> Reply | str:
         with suppress(BrokenPipeError):
             write_frame(
                 cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds
@@ -151,7 +151,7 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
     workers.clear()
 
 
-class Pool:
+class WorkerPool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._register_cleanup()
@@ -163,7 +163,7 @@ class Pool:
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
-    def decide(self, questions: Sequence[Question]) -> list[Verdict]:
+    def decide(self, questions: Sequence[JudgedQuestion]) -> list[Verdict]:
         """In order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
             self._register_cleanup()
@@ -182,7 +182,7 @@ class Pool:
         """Idempotent; may be asked again."""
         _kill_all(self._idle, self._owner)
 
-    def _decide_in_order(self, question: Question) -> Reply:
+    def _decide_in_order(self, question: JudgedQuestion) -> Reply:
         seconds = 0.0
         for _ in range(2):
             worker = self._take_worker()
@@ -271,7 +271,7 @@ def _answer_request(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := read_frame(requests):
         busy[0] = 1
-        question = msgspec.msgpack.decode(body, type=Question)
+        question = msgspec.msgpack.decode(body, type=JudgedQuestion)
         scorer = _load_scorer(question.scorer.reference)
         signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
         verdict = judge_within_work(question, scorer)
@@ -304,7 +304,7 @@ def _load_scorer(reference: str) -> Scorer | str:
     return scorer
 
 
-def judge_within_work(question: Question, scorer: Scorer | str) -> Verdict:
+def judge_within_work(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
     """A verdict of mathematics under the limit of work; of another scorer, which may start programs, without."""
     if question.scorer.reference != MATH.reference:
         return judge_question(question, scorer)
@@ -317,7 +317,7 @@ def judge_within_work(question: Question, scorer: Scorer | str) -> Verdict:
     return Verdict("wrong", "over-limit: work") if limit.passed else verdict
 
 
-def judge_question(question: Question, scorer: Scorer | str) -> Verdict:
+def judge_question(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
     """Limits are the answer's fault; a failing scorer leaves it undecided."""
     if isinstance(scorer, str):
         return Verdict("invalid", scorer)

@@ -21,7 +21,7 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation.backends import EngineBackend, LmEvalBackend, open_backend
-from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
+from harness.evaluation.metrics import EvaluationResult, EvaluationSample, Metric
 from harness.evaluation.run import evaluate_tasks
 from harness.experience.answers import Prompt
 from harness.session.cell.evaluate import journal_rows
@@ -39,7 +39,7 @@ def engine(checkpoint: Path) -> EmbeddedEngine:
     return EmbeddedEngine("tiny", checkpoint)
 
 
-def metric(evaluation: Evaluation, task: str, name: str) -> Metric:
+def metric(evaluation: EvaluationResult, task: str, name: str) -> Metric:
     return next(m for m in evaluation.metrics if (m.task, m.name) == (task, name))
 
 

@@ -23,7 +23,7 @@ from harness.engines.embedded.warmup import (
     SHIPPED,
     MicroSpec,
     Pretrainer,
-    Schedule,
+    RateSchedule,
     base_checkpoint,
 )
 from harness.errors import CellError
@@ -77,7 +77,7 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
         replace(TINY, seed=1),
         replace(TINY, steps=4),
         replace(TINY, gate=0.1),
-        replace(TINY, schedule=Schedule(learning_rate=1e-3)),
+        replace(TINY, schedule=RateSchedule(learning_rate=1e-3)),
     ]
     assert len({spec.key for spec in [TINY, *changed]}) == len(changed) + 1
     before = TINY.key
@@ -176,7 +176,7 @@ def test_training_lowers_the_loss(family: str) -> None:
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     trainer = Pretrainer(
-        model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
+        model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), RateSchedule(warmup=5, batch=8)
     )
     held = trainer._encode_examples(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
     targets = sum(ids.size - start for ids, start in held)

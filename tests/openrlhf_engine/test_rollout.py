@@ -20,7 +20,7 @@ from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, LogitBiasState
 
 from harness.engines.openrlhf import engine, seams
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.openrlhf.remote import RemoteActor, end_actors, list_own_processes
 from harness.engines.openrlhf.rollout import RolloutWorker
 from harness.engines.openrlhf.strategy import Strategy
@@ -42,7 +42,7 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
     monkeypatch.setattr(engine, "open_rollouts", lambda *given: handed.update(given[4]) or [])
     policy = object.__new__(engine.OpenRLHFEngine)
     policy.__dict__.update(
-        name="a", _folder="", _settings=Settings(), _group=None, _slot=None, _closed=False, _trainers=[],
+        name="a", _folder="", _settings=OpenRLHFSettings(), _group=None, _slot=None, _closed=False, _trainers=[],
         _vocabulary=SimpleNamespace(forbidden=frozenset(ids)),
     )  # fmt: skip
     policy._open_rollouts()
@@ -62,7 +62,7 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
         model_ids=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
     )
     policy.__dict__.update(
-        name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
+        name="a", _settings=OpenRLHFSettings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
         _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
     monkeypatch.setattr(engine.OpenRLHFEngine, "_gather_answers", lambda *given, **more: [samples])
@@ -79,8 +79,12 @@ def test_starting_may_take_longer_than_a_rank_waits_for_another(monkeypatch):
     """25.10: 300 s were for imports, weights, compilation and graphs, and NCCL's time-out too."""
     given = []
     monkeypatch.setattr(Strategy.__base__, "setup_distributed", lambda self, timeout: given.append(timeout))
-    assert Settings().start_seconds == 900.0
-    for settings in (Settings(), Settings(start_seconds=10.0, call_seconds=60.0), Settings(call_seconds=60.0)):
+    assert OpenRLHFSettings().start_seconds == 900.0
+    for settings in (
+        OpenRLHFSettings(),
+        OpenRLHFSettings(start_seconds=10.0, call_seconds=60.0),
+        OpenRLHFSettings(call_seconds=60.0),
+    ):
         Strategy(settings, 1.0).setup_distributed()
     assert given == [timedelta(seconds=1800), timedelta(seconds=60), timedelta(seconds=900)]
 

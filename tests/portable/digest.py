@@ -53,12 +53,12 @@ def stage0(family: str, folder: Path) -> tuple[str, str]:
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.engines.embedded.families import build_model, build_tokenizer
     from harness.engines.embedded.presets import PRESETS, draw_examples
-    from harness.engines.embedded.warmup import Pretrainer, Schedule
+    from harness.engines.embedded.warmup import Pretrainer, RateSchedule
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     examples = draw_examples(PRESETS["trap"], "add", Random(0))
-    Pretrainer(model, tokenizer, examples, Schedule()).run(STEPS, lambda done: None)
+    Pretrainer(model, tokenizer, examples, RateSchedule()).run(STEPS, lambda done: None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     case = Case(

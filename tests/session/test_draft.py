@@ -24,7 +24,7 @@ from harness.session.policy import base_folder
 from harness.session.suite.draft import USUAL, draft_by_trial
 from harness.session.suite.draft_text import SIZES, Findings, write_draft
 from harness.session.suite.draft_time import STEPS, measure_pace
-from harness.session.suite.draft_trial import Trial, TriedLevel, choose_settings, try_models
+from harness.session.suite.draft_trial import DraftTrial, TriedLevel, choose_settings, try_models
 from harness.session.suite.preflight import check_before_run
 from harness.session.suite.prepare import prepare_named
 from harness.suite.load import load_suite
@@ -356,12 +356,12 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     answers = dict[str, int]()
 
-    def measure(trial: Trial, asked: Any, told: bool = True) -> TriedLevel:
+    def measure(trial: DraftTrial, asked: Any, told: bool = True) -> TriedLevel:
         answers[asked.level] = sum(map(len, asked.drawn))
         share = right if asked.level in ("ladder", "add1") else float(right > 0)
         return TriedLevel(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
-    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(DraftTrial, "measure", measure)
     findings = try_models(written(tuple(map(str, BASES)), "ladder"))
     assert answers.pop("ladder") == 32
     if right:

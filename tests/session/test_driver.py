@@ -24,7 +24,7 @@ from harness.allocation.layout import START_SECONDS
 from harness.allocation.shapes import load_shape
 from harness.engines.backend import read_options
 from harness.engines.embedded import account
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
 from harness.session.cell import cell as training
 from harness.session.cell.cell import run_cell
@@ -237,7 +237,7 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
     assert place.layout.keys() == own
     assert sum(b.gpus for b in place.bundles) == sum(options["trainers"] for options in place.layout.values())
     for options in place.layout.values():
-        read_options(Settings, options)
+        read_options(OpenRLHFSettings, options)
     prepared = prepare_named(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
     plan = plan_for(prepared, "8xH100-80G")
     assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)

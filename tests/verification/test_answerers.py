@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks.data import Problem, load_set
+from harness.tasks.data import SetProblem, load_set
 from harness.tasks.registry import EVALUATION_SETS
 from harness.verification.verifier import Verifier
 
@@ -15,7 +15,7 @@ FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents
 pytestmark = pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 
 
-def own_solution(row: Problem) -> str:
+def own_solution(row: SetProblem) -> str:
     """The set's own solution where it states its final answer (a box; for GSM8K the marked last line)."""
     if row.solution and row.id.startswith("gsm8k"):
         return f"{row.solution}\n#### {row.answer}"

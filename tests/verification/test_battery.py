@@ -16,7 +16,7 @@ from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
 from harness.verification.catalogue import scorer_called
-from harness.verification.processes import Question, judge_question
+from harness.verification.processes import JudgedQuestion, judge_question
 from harness.verification.scorer import MATH, Called, Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
@@ -114,7 +114,7 @@ def test_memory_and_depth_are_the_answers_doing(
         raise error
 
     monkeypatch.setattr("harness.verification.algebra.are_equivalent", algebra)
-    assert judge_question(Question(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
+    assert judge_question(JudgedQuestion(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from harness.allocation.cost_model import (
     CellDemand,
     Device,
     Memory,
-    Phases,
+    PhaseSeconds,
     PolicyDemand,
     Workload,
     checkpoint_bytes,
@@ -118,11 +118,11 @@ def cores_for_cell(cell: CellDemand, most: int) -> int:
     return 1
 
 
-def seconds_by_phase(cell: CellDemand, on: Device) -> Phases:
+def seconds_by_phase(cell: CellDemand, on: Device) -> PhaseSeconds:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
     each = [_seconds_of_phases(p, cell.workload, on) for p in cell.policies]
-    summed = {name: sum(getattr(f, name) for f in each) for name in Phases.__struct_fields__}
-    return Phases(**{**summed, "start": START_SECONDS})
+    summed = {name: sum(getattr(f, name) for f in each) for name in PhaseSeconds.__struct_fields__}
+    return PhaseSeconds(**{**summed, "start": START_SECONDS})
 
 
 def with_portable_speed(core: Device) -> Device:
@@ -135,7 +135,7 @@ def busy_share(cell: CellDemand, on: Device) -> float:
     return (seconds_by_phase(cell, replace(on, layer=0.0)).total - START_SECONDS) / seconds_by_phase(cell, on).total
 
 
-def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
+def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> PhaseSeconds:
     """Seconds of each phase of a cell, for one policy on this device."""
     model = policy.model
     half = policy.precision == "bf16"
@@ -176,7 +176,7 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
     train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
     starts_of_layers = 3 * layers * max(1.0, trained / MICRO_TOKENS)  # forward once, backward twice
     checkpoint = checkpoint_bytes(model, policy.precision, adapters=policy.adapters)
-    return Phases(
+    return PhaseSeconds(
         generate=work.steps * (1 + work.again) * rollouts_of_step,
         score=work.steps * scores_of_step,
         train=work.steps * (train + starts_of_layers),

@@ -20,7 +20,7 @@ from harness.engines import lora as adapters
 from harness.engines.backend import Lora
 from harness.engines.embedded.kernels import with_packed_weights
 from harness.engines.embedded.loading import open_policy
-from harness.engines.embedded.logprobs import Request, answer_logprobs, cut_into_microbatches
+from harness.engines.embedded.logprobs import ScoreRequest, answer_logprobs, cut_into_microbatches
 from harness.engines.embedded.numerics import Numerics, require_portable
 from harness.engines.embedded.sampling import sample_answers
 from harness.engines.embedded.sizes import CACHE_BYTES, MICRO_TOKENS
@@ -193,7 +193,7 @@ class EmbeddedEngine:
         return self._masters
 
     def _run_passes(
-        self, ids: Sequence[list[int]], requests: Sequence[Request]
+        self, ids: Sequence[list[int]], requests: Sequence[ScoreRequest]
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
         """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
         tokens that went through the model."""
@@ -216,9 +216,9 @@ class EmbeddedEngine:
             )
             yield piece, logprobs, tokens
 
-    def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
+    def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> ScoreRequest:
         """An answer to the prompt of this index, with ids that the model has. Raises EngineError for others."""
-        return Request(prompt, self._vocabulary.checked(tokens).tolist())
+        return ScoreRequest(prompt, self._vocabulary.checked(tokens).tolist())
 
     def _encode_distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         """The ids of each distinct prompt, and the place of each prompt by its id."""

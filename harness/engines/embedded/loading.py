@@ -34,7 +34,7 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class LoadedPolicy:
     """An opened model. stop: ids that end an answer. ends: those that are one action, as `head.merge_ends`. forbidden: added to
     the logits. own_layers: whether `decoding` decodes for it."""
 
@@ -64,7 +64,7 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
     ends_are_one: bool = True,
-) -> Policy:
+) -> LoadedPolicy:
     """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32. ends_are_one: as
     `Backend.ends_are_one`. Raises EngineError."""
     try:
@@ -121,7 +121,7 @@ def open_policy(
     except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
     ends = vocabulary.ends(ends_are_one)
-    return Policy(
+    return LoadedPolicy(
         model=model,
         head=head,
         vocabulary=vocabulary,

@@ -25,7 +25,7 @@ PASS_COST = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class ScoreRequest:
     prompt: int
     tokens: Sequence[int]
 
@@ -61,7 +61,7 @@ def answer_logprobs(
     model: PreTrainedModel,
     head: Head,
     prompts: Sequence[Sequence[int]],
-    requests: Sequence[Request],
+    requests: Sequence[ScoreRequest],
     *,
     temperature: float,
     forbidden: Float32[Tensor, "V"],
@@ -169,7 +169,7 @@ def buckets_by_length(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def cut_into_microbatches(
-    prompts: Sequence[Sequence[int]], requests: Sequence[Request], budget: int
+    prompts: Sequence[Sequence[int]], requests: Sequence[ScoreRequest], budget: int
 ) -> Iterator[list[int]]:
     """Indices of requests, in order, cut where a piece would exceed `budget` tokens."""
     piece: list[int] = []

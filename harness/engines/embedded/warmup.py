@@ -36,8 +36,8 @@ from harness.engines.embedded.presets import (
     SHIPPED,
     START_EXAMPLES,
     START_STEPS,
-    Example,
     Mixture,
+    WarmupExample,
     draw_examples,
     draw_ladder_examples,
     mixture_of,
@@ -68,7 +68,7 @@ _IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """A linear rise, then a cosine down to `floor` times `learning_rate`. A `Pretrainer` draws `pool` batches together."""
 
     batch: int = 16
@@ -102,7 +102,7 @@ class MicroSpec:
     rounds: int = 4
     gate: float = 0.65
     probes: int = 40
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: RateSchedule = field(default_factory=RateSchedule)
     numerics: Numerics = "fast"
     weak_cot: float | None = None
 
@@ -166,8 +166,8 @@ class Warmup:
         return mixture_of(self.preset, self.weak_cot)
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
+    def schedule(self) -> RateSchedule:
+        return RateSchedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
 
     def key(self, precision: Precision) -> str:
         said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
@@ -178,7 +178,7 @@ class Warmup:
         kept = "bf16, dithered" if precision == "bf16" else precision
         return f"{plain}-{self.preset}-{self.seed}-{_digest_parts(spec=said, precision=kept, code=code)}"
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[WarmupExample]:
         rng = Random(self.seed)
         if self.task == "micro":
             return draw_examples(self.mixture, self.strong, rng)
@@ -388,7 +388,9 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
     return sample.finished and re.findall(boxed, sample.text) == [prompt.gold]
 
 
-def _learn_examples(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
+def _learn_examples(
+    engine: EmbeddedEngine, examples: Sequence[WarmupExample], warmup: Warmup, step: int, steps: int
+) -> None:
     """Maximises the mean over examples of a response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
@@ -423,8 +425,8 @@ class Pretrainer:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
-        examples: Iterator[Example],
-        schedule: Schedule,
+        examples: Iterator[WarmupExample],
+        schedule: RateSchedule,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -465,7 +467,7 @@ class Pretrainer:
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode_examples(self, examples: list[Example]) -> list[Row]:
+    def _encode_examples(self, examples: list[WarmupExample]) -> list[Row]:
         """Ids of prompt and response with their end, and the length of the prompt."""
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)

@@ -31,7 +31,7 @@ from harness.allocation.inventory import (
 )
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import Devices
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import EngineError, InfeasibleError
 from harness.limits import count_cores
 
@@ -127,7 +127,7 @@ class Reservation:
     """Bundles of one GPU and one CPU. Raises InfeasibleError where even an idle cluster has too few, EngineError where too few get
     free within the longest `start_seconds`."""
 
-    def __init__(self, policies: Mapping[str, Settings]) -> None:
+    def __init__(self, policies: Mapping[str, OpenRLHFSettings]) -> None:
         connect_to_cluster()
         deadline = max(settings.start_seconds for settings in policies.values())
         self.slots, blocks = lay_out_slots(policies)
@@ -170,7 +170,7 @@ class Reservation:
             sleep(0.1)
 
 
-def lay_out_slots(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
+def lay_out_slots(policies: Mapping[str, OpenRLHFSettings]) -> tuple[dict[str, Slot], list[int]]:
     """Each policy's slot, and the sizes of tensor-parallel blocks, each of which must lie on one node."""
     together = shares_devices(policies.values())
     slots: dict[str, Slot] = {}
@@ -193,7 +193,7 @@ def lay_out_slots(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], li
     return slots, [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
-def shares_devices(policies: Iterable[Settings]) -> bool:
+def shares_devices(policies: Iterable[OpenRLHFSettings]) -> bool:
     """Whether the policies have the same devices. Raises EngineError where only some would."""
     wishes = {bool(settings.share_devices) for settings in policies}
     if len(wishes) > 1:

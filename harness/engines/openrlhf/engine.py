@@ -20,13 +20,13 @@ from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Reservation, connect_to_cluster
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end_actors, gather_results
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import (
     AnswerRow,
-    Learnt,
+    RankReport,
     learning_splits,
     make_report,
     open_trainers,
@@ -56,7 +56,7 @@ class OpenRLHFEngine:
         name: str,
         folder: Path,
         *,
-        settings: Settings,
+        settings: OpenRLHFSettings,
         temperature: float = 1.0,
         chat: Chat = False,
         reservation: Reservation,
@@ -172,7 +172,7 @@ class OpenRLHFEngine:
                 for rank, member in enumerate(self._trainers):
                     share = [tuple(split.batches[rank] for split in own) for own in splits]
                     calls.append(member.call("learn", share, optimisation))
-                learnt: list[list[Learnt]] = self._gather_answers(calls, "updating")
+                learnt: list[list[RankReport]] = self._gather_answers(calls, "updating")
             for index, one in enumerate(learnt[0]):
                 check_norm(self.name, self.version + index, one.gradient_norm)
             self.version += optimisation.updates
@@ -409,7 +409,7 @@ class OpenRLHFEngine:
         )
 
 
-class Base:
+class BaseScorer:
     """An engine's base, in the engine's own memory; sampled before the first update."""
 
     version = 0

@@ -15,7 +15,7 @@ from typing import IO
 import torch
 from torch import Tensor, UntypedStorage
 
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import EngineError
 
 LEAST_BYTES = 1 << 16  # smaller storages are not worth the way
@@ -128,7 +128,7 @@ class DeviceLease:
         self,
         name: str,
         devices: Devices,
-        settings: Settings,
+        settings: OpenRLHFSettings,
         trainers: Callable[[MemoryState], None],
         rollouts: Callable[[MemoryState], None],
     ) -> None:

@@ -16,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.offload import MemoryState
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.openrlhf.remote import Process, cpu_seconds, list_own_processes
 from harness.engines.protocol import Sample
 from harness.limits import without_collection
@@ -106,7 +106,7 @@ def _chosen_logprobs(tokens: Sequence[int], positions: Sequence[Any]) -> Float32
 
 
 def open_rollouts(
-    folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
+    folder: str, settings: OpenRLHFSettings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
     """Still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses the group's first bundles, and always runs
     in bf16."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines import lora
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.limits import without_collection
 
 _MODULE = "openrlhf.models.ring_attn_utils"
@@ -60,7 +60,7 @@ __all__ = ["ActorPPOTrainer", "PolicyModelActor", "Strategy", "import_without_fl
 
 
 class Strategy(DeepspeedStrategy):  # type: ignore[misc]
-    def __init__(self, settings: Settings, temperature: float) -> None:
+    def __init__(self, settings: OpenRLHFSettings, temperature: float) -> None:
         super().__init__(
             seed=0,  # nothing is drawn
             micro_train_batch_size=1,
@@ -110,7 +110,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         }
 
 
-def make_arguments(settings: Settings, temperature: float) -> SimpleNamespace:
+def make_arguments(settings: OpenRLHFSettings, temperature: float) -> SimpleNamespace:
     """Only what the classes in use read, so that a new one is noticed."""
     name = SimpleNamespace
     adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)

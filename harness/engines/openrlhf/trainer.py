@@ -127,7 +127,7 @@ Plan = tuple[
 ]  # one rank's micro-batches of one update: own answers', peer answers'
 
 
-class Gradients:
+class RankGradients:
     """An update's, before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32, of which each rank
     keeps its share."""
 
@@ -197,7 +197,7 @@ class Gradients:
             sums[index] = share
 
 
-class Learnt(NamedTuple):
+class RankReport(NamedTuple):
     """One update on one rank. gradient_norm: global, before clipping."""
 
     statistics: list[AnswerStatistics]
@@ -210,7 +210,7 @@ def make_report(
     batches: Sequence[MiniBatch],
     rows: Sequence[Sequence[AnswerRow]],
     splits: Sequence[tuple[Split, Split]],
-    learnt: Sequence[Sequence[Learnt]],
+    learnt: Sequence[Sequence[RankReport]],
 ) -> UpdateReport:
     """By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
     tally = Tally(terms, len(batches))
@@ -236,10 +236,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     ends: Int64[Tensor, "E"] | None
     head: Head | None
 
-    def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> Learnt:
+    def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> RankReport:
         """One update, left out where the gradient is not finite. The loss is the ranks' sum; DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
-        gradients = Gradients(self.actor.model.module, optimisation.measure)
+        gradients = RankGradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
             with gradients.collect(source):
                 for batch in batches:
@@ -251,10 +251,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         statistics.append(statistic)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         if not math.isfinite(together := gradients.norms()):
-            return Learnt(statistics, together)
+            return RankReport(statistics, together)
         apart = gradients.apart()
         del gradients  # its memory is the step's
-        return Learnt(statistics, self._step_optimiser(optimisation), apart)
+        return RankReport(statistics, self._step_optimiser(optimisation), apart)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
@@ -370,7 +370,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         self.trainer.ends = torch.tensor(ends, device=self.trainer.forbidden.device) if ends else None
         self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
 
-    def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
+    def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[RankReport]:
         return [self.trainer.learn(own, peer, optimisation) for own, peer in plan]
 
     @torch.no_grad()

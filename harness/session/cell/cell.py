@@ -23,7 +23,7 @@ from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
-from harness.phases import Interrupted, Phase, announce_phase, log, stop_if_asked
+from harness.phases import Interrupted, RunningPhase, announce_phase, log, stop_if_asked
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
 from harness.session.cell.dynamic import places_to_replace, prompts_not_asked
@@ -160,7 +160,7 @@ def is_due(every: int, step: int, last: int = -1) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearntStep:
     row: StepRow
     details: list[TraceRow | TermRow | TaskRow]
 
@@ -209,7 +209,7 @@ class Run:
             self._append_costs()
         resume_point.finish_checkpoint(folder, steps)
 
-    def _train_steps(self, training: Phase) -> None:
+    def _train_steps(self, training: RunningPhase) -> None:
         cell = self.cell
         steps = self.cell.training.steps
         saved = resume_point.latest_resume_point(self.folder)
@@ -287,7 +287,7 @@ class Run:
             step += 1
         return step
 
-    def _step_together(self, step: int) -> list[Learnt]:
+    def _step_together(self, step: int) -> list[LearntStep]:
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -309,7 +309,7 @@ class Run:
         for learner in self.learners:
             self.exchange.publish(learner, records[learner.name], step)
 
-        def learn(learner: Learner) -> Learnt:
+        def learn(learner: Learner) -> LearntStep:
             others = [own for name, own in groups.items() if name != learner.name]
             return self._learn_from_step(learner, step, groups[learner.name], others, behind=0)
 
@@ -374,7 +374,7 @@ class Run:
             for place, prompt in prompts
         ]
 
-    def _step_apart(self, first: int, last: int) -> list[Learnt]:
+    def _step_apart(self, first: int, last: int) -> list[LearntStep]:
         steps = range(first, last + 1)
         walks = self.engines.each(lambda m: [self._step_alone(m, step) for step in steps], self.learners)
         learnt = []
@@ -384,10 +384,10 @@ class Run:
                 others = rolled[:i] + rolled[i + 1 :]
                 row = structs.replace(one.row, prompts_rescued=step_rows.count_rescued(own, others))
                 by_task = step_rows.task_rows(row.policy, row.step, own, others)
-                learnt.append(Learnt(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
+                learnt.append(LearntStep(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
         return learnt
 
-    def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
+    def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], LearntStep]:
         learner.clock.next_step()
         own = self._answer_prompts(learner, step, list(enumerate(self._draw_prompts(step, learner))))
         self._count_invalid(own)
@@ -395,7 +395,7 @@ class Run:
         self.exchange.publish(learner, records, step)
         return own, self._learn_from_step(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
-    def _keep_rows(self, learnt: Sequence[Learnt]) -> None:
+    def _keep_rows(self, learnt: Sequence[LearntStep]) -> None:
         for one in learnt:
             self.journal.append([one.row, *one.details])
             for topic, line in self._watch.hear(one.row, one.details):
@@ -437,7 +437,7 @@ class Run:
 
     def _learn_from_step(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
-    ) -> Learnt:
+    ) -> LearntStep:
         """Learn from one step: receive, ask again with hints, make terms, update, measure, and give the step's rows.
 
         own: the learner's groups; others: those of each other policy, for counts alone. behind: as `Exchange.collect`."""
@@ -480,7 +480,7 @@ class Run:
         traces = step_rows.trace_rows(learner, step, own, received)
         terms_of_step = step_rows.term_rows(learner.name, step, report)
         by_task = step_rows.task_rows(learner.name, step, own, others)
-        return Learnt(row, [*traces, *terms_of_step, *by_task])
+        return LearntStep(row, [*traces, *terms_of_step, *by_task])
 
     def _make_context(self, learner: Learner, step: int) -> Context:
         """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""

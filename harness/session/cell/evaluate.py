@@ -15,7 +15,14 @@ from harness.evaluation.metrics import EvaluationSample, votes_of
 from harness.evaluation.run import evaluate_tasks, metric_names
 from harness.phases import announce_phase, stop_if_asked
 from harness.session.cell.learners import Clock, template_date
-from harness.session.cell.manifests import Base, frozen_dates, manifest_of, mark_state, with_dates, with_starts
+from harness.session.cell.manifests import (
+    BaseCheckpoint,
+    frozen_dates,
+    manifest_of,
+    mark_state,
+    with_dates,
+    with_starts,
+)
 from harness.session.cell.questions import with_length
 from harness.session.policy import base_folder, raw_folder, with_template_date
 from harness.store.journal import Journal
@@ -27,7 +34,7 @@ from harness.verification.verifier import Verifier
 
 
 def evaluate_base(
-    base: Base,
+    base: BaseCheckpoint,
     folder: Path,
     verifier: Verifier,
     progress: Callable[[float, float, str], None],

@@ -52,7 +52,7 @@ _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseCheckpoint:
     """A start checkpoint. seed: None where all seeds share it."""
 
     suite: Suite
@@ -79,9 +79,9 @@ class Base:
         return self.group.name == cell.group.name and self.seed in (None, cell.seed)
 
 
-def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
+def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[BaseCheckpoint]:
     return [
-        Base(suite, group, policy, seed, identity(group, policy, seed))
+        BaseCheckpoint(suite, group, policy, seed, identity(group, policy, seed))
         for group in suite.groups
         for policy in group.policies
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
@@ -101,10 +101,10 @@ def variant_options(variant: Variant) -> dict[str, Any]:
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
 
-def manifest_of(work: Cell | Base) -> Manifest:
+def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
     policies = work.group.policies if isinstance(work, Cell) else [work.policy]
     entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
-    if isinstance(work, Base):
+    if isinstance(work, BaseCheckpoint):
         return Manifest(
             kind="base",
             suite=work.suite.name,
@@ -178,7 +178,7 @@ def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
 
 
 def suite_file(
-    suite: Suite, cells: Sequence[Cell], bases: Sequence[Base] = (), altered: Sequence[str] = ()
+    suite: Suite, cells: Sequence[Cell], bases: Sequence[BaseCheckpoint] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
     return SuiteFile(
         name=suite.name,

@@ -16,7 +16,7 @@ from harness.engines.catalogue import backend_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.learning import registry
-from harness.store.manifest import Pool
+from harness.store.manifest import StatedPool
 from harness.suite.cells import Cell
 from harness.suite.schema import AnyTask, Evaluation, FileTask, Policy, TaskShare, Training
 from harness.suite.seeds import derive_seed
@@ -47,14 +47,14 @@ def as_asked(prompts: Sequence[Prompt], task: AnyTask, policy: Policy) -> list[P
     return [replace(p, text=known.render(p, policy.style)) for p in prompts]
 
 
-def pool_entry(training: Training) -> Pool | None:
+def pool_entry(training: Training) -> StatedPool | None:
     """For the manifest; None where code makes the prompts. Raises DataError."""
     source = training_source(training.task)
     if source.generated:
         return None
     pool = part_of(source.pool(training.min_level), training.part)
     dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
-    return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
+    return StatedPool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 
 
 def curve_task(cell: Cell) -> AnyTask:

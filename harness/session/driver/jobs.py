@@ -40,7 +40,7 @@ from harness.files import TEMPORARY, guard_changes, is_full, remove_path
 from harness.learning import registry
 from harness.limits import UNUSED, without_collection
 from harness.session.cell.log import log_of, log_output, trim_log
-from harness.session.cell.manifests import Base, label_of, manifest_of, mark_state
+from harness.session.cell.manifests import BaseCheckpoint, label_of, manifest_of, mark_state
 from harness.session.suite.lock import hold_for_change
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True):
     id: str
     folder: str
     cell: Cell | None = None
-    base: Base | None = None
+    base: BaseCheckpoint | None = None
     layout: Mapping[str, Mapping[str, Any]] = {}
     claim: str = ""
 
@@ -118,7 +118,9 @@ to_worker = msgspec.json.Decoder(Job, dec_hook=model_of_fields)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
-def job_of(work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = {}, claim: str = "") -> Job:
+def job_of(
+    work: Cell | BaseCheckpoint, folder: Path, layout: Mapping[str, Mapping[str, Any]] = {}, claim: str = ""
+) -> Job:
     cell, base = (work, None) if isinstance(work, Cell) else (None, work)
     return Job(label_of(manifest_of(work)), str(folder), cell, base, layout, claim)
 

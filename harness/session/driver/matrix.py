@@ -21,14 +21,14 @@ from typing import IO
 import msgspec
 
 from harness.allocation.inventory import VISIBLE, Inventory, list_visible_gpus
-from harness.allocation.planner import Plan, Request, Scheduler
+from harness.allocation.planner import JobRequest, Plan, Scheduler
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError
 from harness.files import TEMPORARY, remove_path
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
 from harness.session.cell.log import append_note, log_of, read_tail
-from harness.session.cell.manifests import Base, mark_interrupted, mark_state
+from harness.session.cell.manifests import BaseCheckpoint, mark_interrupted, mark_state
 from harness.session.driver.jobs import (
     Alive,
     Finished,
@@ -41,7 +41,7 @@ from harness.session.driver.jobs import (
     job_of,
 )
 from harness.session.driver.progress import Reporter
-from harness.session.suite.lock import Claim, claim_cells, keys_held
+from harness.session.suite.lock import CellsClaim, claim_cells, keys_held
 from harness.session.suite.planning import in_run_order, place_of
 from harness.session.suite.prepared import Prepared
 from harness.store.cell_state import read_state
@@ -209,7 +209,7 @@ class Driver:
         environment: Mapping[str, str],
         silence: float = SILENCE_SECONDS,
         verbose: bool = False,
-        claim: Claim | None = None,
+        claim: CellsClaim | None = None,
     ) -> None:
         self.prepared = prepared
         self.reporter = reporter
@@ -233,10 +233,10 @@ class Driver:
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, JobRequest] = {}
         turns = self._order_of_starts(in_run_order(cells))
         own_claim = "" if claim is None else str(claim.file)
-        todo: list[Base | Cell] = [*bases, *cells]
+        todo: list[BaseCheckpoint | Cell] = [*bases, *cells]
         for work in todo:
             request = place_of(plan, work, turns.get(work.key, len(turns)))
             self.requests[work.key] = request

@@ -106,7 +106,7 @@ def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[
     except EngineError as error:
         raise UsageError(str(error)) from error
     with Verifier(workers=1) as verifier, every_core():
-        trial = Trial(engine, judge_of(task, verifier), known, suite.training.max_new_tokens)
+        trial = DraftTrial(engine, judge_of(task, verifier), known, suite.training.max_new_tokens)
         in_styles = [AskedLevel(name, style, mixed) for style in styles]
         trial.ask(in_styles, OF_STYLE)
         best = max((trial.measure(asked) for asked in in_styles), key=lambda tried: tried.right)
@@ -134,7 +134,7 @@ def _try_puzzles(policy: Policy, puzzles: Sequence[str], suite: Suite) -> Iterat
     except EngineError as error:
         raise UsageError(str(error)) from error
     with Verifier(workers=1) as verifier, every_core():
-        trial = Trial(engine, judge_of(mixture, verifier), get_task(mixture), limit)
+        trial = DraftTrial(engine, judge_of(mixture, verifier), get_task(mixture), limit)
         trial.ask(levels, ANSWERS)
         trial.ask([asked for asked in levels if 0 < trial.measure(asked, told=False).right < 1], MORE)
         for asked in levels:
@@ -151,7 +151,7 @@ def _mixed_questions(task: str | FileTask) -> list[Prompt]:
     return source.draw(derive_seed(0, "trial"), count)
 
 
-def _try_levels(trial: Trial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
+def _try_levels(trial: DraftTrial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
     """Each level of the ladder in the style of `best`. Where no mixed question was answered right more answers say nothing. Levels
     with right and wrong answers get more."""
     from harness.session.single.levels import questions_of
@@ -180,7 +180,7 @@ class AskedLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DraftTrial:
     """One model that is asked. limit: tokens of the longest answer."""
 
     engine: EmbeddedEngine

@@ -50,7 +50,7 @@ class Holder(msgspec.Struct, frozen=True):
         return age < LEASE_SECONDS
 
 
-class Claim:
+class CellsClaim:
     """A claim that was laid: a file whose time is renewed until it is withdrawn."""
 
     def __init__(self, file: Path) -> None:
@@ -74,7 +74,7 @@ class Claim:
 
 
 @contextmanager
-def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
+def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[CellsClaim]:
     """Be the one writer of the cells `keys` in a suite's folder. Raises UsageError where a living run has some of them."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
@@ -82,7 +82,7 @@ def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
             mine,
             Holder(platform.node(), _system_id(), os.getpid(), _start_of_process(os.getpid()), tuple(sorted(keys))),
         )
-        claim = Claim(mine)
+        claim = CellsClaim(mine)
     except BaseException:
         mine.unlink(missing_ok=True)
         raise
@@ -110,7 +110,7 @@ def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
         os.close(file)
 
 
-def keys_held(folder: Path, claim: Claim | None = None) -> set[str]:
+def keys_held(folder: Path, claim: CellsClaim | None = None) -> set[str]:
     """Return the keys of cells that living runs write. claim: one's own, whose time is by the file system's clock, which may not be
     ours."""
     now = time.time() if claim is None else _renewal_time(claim.file)

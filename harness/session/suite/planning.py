@@ -15,7 +15,7 @@ from harness.allocation.calibration import measured_device
 from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device_of
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, play_schedule
+from harness.allocation.planner import JobRequest, KindPlan, Plan, first_of, plan_cells, plan_workers, play_schedule
 from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
@@ -23,7 +23,7 @@ from harness.engines.embedded import account as embedded_account
 from harness.engines.embedded.presets import SHIPPED, START_EXAMPLES, START_STEPS
 from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError
-from harness.session.cell.manifests import Base
+from harness.session.cell.manifests import BaseCheckpoint
 from harness.session.policy import MICRO, at_hand
 from harness.session.suite.demand import LADDER_PROMPT_TOKENS, demand_of
 from harness.session.suite.disk import disk_of
@@ -144,21 +144,21 @@ def in_run_order(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(listed, key=lambda cell: (cell.seed, groups[cell.group.name], cell.variant.name != cell.baseline))
 
 
-def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
+def place_of(plan: Plan, work: Cell | BaseCheckpoint, turn: int = 0) -> JobRequest:
     """A base is where its policy will be. turn: of its start."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
         layout = _layout_options(kind, work, [p.name for p in work.group.policies])
-        return Request(work.key, kind.bundles, kind.seconds, layout, turn)
+        return JobRequest(work.key, kind.bundles, kind.seconds, layout, turn)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [_for_start(work, kind.bundles)]
     if kind.layout:
         own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
-    return Request(work.key, own[0], seconds, _layout_options(kind, work.suite, [work.policy.name]), turn)
+    return JobRequest(work.key, own[0], seconds, _layout_options(kind, work.suite, [work.policy.name]), turn)
 
 
-def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+def _for_start(base: BaseCheckpoint, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
     """A supervised start trains all weights."""
     policy = base.policy
     engine = backend_of(base.suite.engine)
@@ -271,7 +271,9 @@ def _speedup_of_cores(cores: int) -> float:
     return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:
+def _base_seconds(
+    prepared: Prepared, base: BaseCheckpoint, machine: Inventory, on: Device, cores: int, trains: bool
+) -> float:
     """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
     cell = next(c for c in prepared.every if base.needed_by(c))
     account = backend_of(cell.engine).account
@@ -291,7 +293,7 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
     return float(seconds if gpus else seconds / _speedup_of_cores(cores))
 
 
-def _is_shipped(base: Base) -> bool:
+def _is_shipped(base: BaseCheckpoint) -> bool:
     policy = base.policy
     start = base.policy.stage0 or Stage0()
     if start.weak_cot is not None:
