@@ -23,11 +23,12 @@ from harness.statistics.comparison import (
     LOSES,
     WITHHELD,
 )
+from harness.store.finished import ShowRow
 from harness.store.ingest import STORE, ingest_journals
 from harness.store.ranking import Rank, compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.sentences import NO_TIES, write_sentence
-from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
+from harness.store.table import MEAN, seed_rows, show_rows
 from harness.suite.load import load_suite
 
 SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "reference")

@@ -15,10 +15,10 @@ from synthetic_results import write_rows
 
 from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise_samples
 from harness.session.cell.evaluate import journal_rows
+from harness.store.finished import TableLine, make_lines
 from harness.store.journal import write_columns
 from harness.store.manifest import PolicyEntry
 from harness.store.rows import CostRow, ExchangeRow, SampleRow, StepRow, to_arrow
-from harness.store.table import TableLine, make_lines
 from harness.store.tuning_table import read_trial_scores as trial_scores
 from harness.verification.verdict import Verdict
 

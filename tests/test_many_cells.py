@@ -12,13 +12,14 @@ from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
 from harness.store.diagnosis import diagnose_suite, summarise_training
+from harness.store.finished import group_by_line, read_finished
 from harness.store.ingest import ingest_journals
 from harness.store.journal import Journal
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
-from harness.store.table import MEAN, group_by_line, read_finished
+from harness.store.table import MEAN
 
 SUITE = "synthetic-small"
 

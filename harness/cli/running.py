@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 import msgspec
 import typer
 
-from harness.allocation.planner import Plan, describe_plan, format_duration
+from harness.allocation.plan_text import describe_plan, format_duration
+from harness.allocation.planner import Plan
 from harness.allocation.shapes import read_config
 from harness.cache import expand_user
 from harness.cli import refuse
@@ -58,11 +59,12 @@ from harness.session.suite.shards import Shard
 from harness.store.database import store_path
 from harness.store.diagnosis import summarise_training
 from harness.store.expected_power import describe_power, read_spreads
+from harness.store.finished import read_finished
 from harness.store.ingest import ingest_journals
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
 from harness.store.statistic import PERCENT
-from harness.store.table import MEAN, read_finished
+from harness.store.table import MEAN
 from harness.tasks.registry import get_task, task_of_text
 from harness.tuning.derived import check_variants, count_runs, faults_in_tune, foreseen_suites
 from harness.tuning.stages import TuningStages

@@ -25,6 +25,7 @@ from harness.session.suite.prepared import CellStatus, Prepared
 from harness.statistics import MARGIN
 from harness.store.database import store_path
 from harness.store.diagnosis import diagnose_suite, list_damages
+from harness.store.finished import ShowRow
 from harness.store.ingest import ingest_journals
 from harness.store.manifest import (
     MARK,
@@ -41,7 +42,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, describe_gaps
 from harness.store.render import render_overview, render_rows
-from harness.store.table import MEAN, ShowRow, list_suites, show_rows, status_rows
+from harness.store.table import MEAN, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows

@@ -19,11 +19,12 @@ from msgspec.structs import fields
 
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic, write_atomic
+from harness.store.finished import SeedRow, ShowRow
 from harness.store.manifest import MARK, Manifest, read_manifest, suite_folder
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
-from harness.store.table import SeedRow, ShowRow, list_suites, seed_rows, show_rows
+from harness.store.table import list_suites, seed_rows, show_rows
 from harness.store.validation import check_file_names
 from harness.tasks.data import SETS, DataSet
 

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from harness.allocation.planner import Plan, first_of
+from harness.allocation.plan_text import first_of
+from harness.allocation.planner import Plan
 from harness.allocation.shapes import load_config, load_shape, shipped_configs
 from harness.errors import DataError, HarnessError, PluginError, SuiteError, UsageError
 from harness.plugins import blame_plugin

@@ -12,9 +12,10 @@ import numpy as np
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import Acceleration, jackknife_error, student_quantile
 from harness.statistics.claims import Bounds, MeasuredClaim, Relation, answer_claims, bounds_of, level_of_look
+from harness.store.finished import BySeed, FinishedScores, Key, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import CLOCK, POINTS, Pair
-from harness.store.table import MEAN, BySeed, FinishedScores, Key, read_finished
+from harness.store.table import MEAN
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, I
 from harness.store.by_task import TaskHelp, TaskReward
 from harness.store.checkpoint_choice import CheckpointRow
 from harness.store.claims import ClaimAnswer
+from harness.store.finished import ShowRow
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
@@ -32,7 +33,7 @@ from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
 from harness.store.roles import RoleRow
 from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
-from harness.store.table import MEAN, ShowRow
+from harness.store.table import MEAN
 from harness.store.text import harmless, visible
 from harness.store.tuning_table import TuningResults, TuningRow
 

@@ -8,15 +8,7 @@ from fractions import Fraction
 from itertools import accumulate
 
 from harness.verification.bound import read_bound
-from harness.verification.expression import (
-    Expression,
-    OverLimit,
-    are_near,
-    read_expression,
-    same_equation,
-    same_value,
-    value_without_symbols,
-)
+from harness.verification.expression import Expression, OverLimit, read_expression
 from harness.verification.notation import Items, expand_signs, normalise_answer, split_items, without_blanks
 from harness.verification.numerals import (
     MAX_DIGITS,
@@ -36,6 +28,7 @@ from harness.verification.statement import (
     without_qualifier,
 )
 from harness.verification.tolerance import split_tolerance
+from harness.verification.values import are_near, same_equation, same_value, value_without_symbols
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000

@@ -7,9 +7,10 @@ from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from harness.verification.expression import OverLimit, are_near, read_expression, same_value, value_without_symbols
+from harness.verification.expression import OverLimit, read_expression
 from harness.verification.notation import split_items
 from harness.verification.numerals import is_label, parse_numeral, split_unit, without_adverb
+from harness.verification.values import are_near, same_value, value_without_symbols
 
 __all__ = ["has_qualifier", "name_of", "split_relation", "stated_spellings", "value_of_gold", "without_qualifier"]
 

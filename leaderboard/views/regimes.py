@@ -14,13 +14,13 @@ import streamlit as st
 
 from harness.learning.registry import RegimeInfo, list_regimes
 from harness.statistics import MARGIN
+from harness.store.finished import ShowRow
 from harness.store.kind_answers import name_setting
 from harness.store.pace_table import write_kappa, write_reach
 from harness.store.roles import RoleRow
 from harness.store.sentences import count_of, verdict_mark
 from harness.store.standing import KINDS
 from harness.store.statistic import POINTS, TIMES
-from harness.store.table import ShowRow
 from leaderboard.charts import SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by

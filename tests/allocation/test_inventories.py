@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from harness.allocation.cost_model import SHEETS, USABLE, CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import Inventory, capacity_of, parse_inventory, place_bundles
-from harness.allocation.planner import KindPlan, Plan, describe_plan, plan_cells, plan_workers
+from harness.allocation.plan_text import describe_plan
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import ModelShape, load_shape
 from harness.session.suite.demand import demand_of
 from harness.session.suite.prepare import prepare_named

@@ -9,10 +9,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from harness.allocation.cell_layout import CellLayout, cell_layout
 from harness.allocation.cost_model import CONTEXT_BYTES, USABLE, CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import Bundle, Inventory, parse_inventory
-from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout
-from harness.allocation.planner import KindPlan, Plan, describe_plan, plan_cells, plan_workers
+from harness.allocation.layout import Gpu, host_bytes, least_gpus, policy_layout
+from harness.allocation.plan_text import describe_plan
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape
 
 WORK = Workload(57, 128, 1024, 4096, 5120, evaluated=20_000, evaluation_tokens=4096)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.allocation import layout
+from harness.allocation import cell_layout, layout
 from harness.allocation.inventory import Bundle, capacity_of, parse_inventory, place_bundles
-from harness.allocation.planner import JobRequest, Scheduler, play_schedule
+from harness.allocation.scheduler import JobRequest, Scheduler, play_schedule
 
 GB = 10**9
 FOUR = parse_inventory("4xH100-80G")
@@ -95,7 +95,7 @@ def test_no_division_makes_a_cell_shorter(works, least, rests, useful, gpus, ram
 
     options = [list(ways(i)) for i in range(len(works))]
     possible = [places for places in product(*options) if fits(places, gpus, ram)]
-    chosen = layout.fastest_together(options, steps, gpus, ram)
+    chosen = cell_layout.fastest_together(options, steps, gpus, ram)
     if not possible:
         assert not chosen
         return

@@ -12,12 +12,12 @@ import pytest
 from harness.bandit import (
     Bandit,
     Fact,
-    _measure_point,
     enumerate_outcomes,
     every_choice,
     gradient_variance,
     list_facts,
     mean_gradient,
+    measure_point,
 )
 from harness.experience.records import Record
 from harness.learning.registry import build
@@ -218,7 +218,7 @@ def test_a_terms_source_says_what_is_a_peers_not_its_name():
     bandit = BANDITS["rescue"]
     one, other = (enumerate_outcomes(bandit, kind()) for kind in (GRAFT, Renamed))
     assert [o.raised for o in one] == [o.raised for o in other]
-    assert _measure_point("x", "x", bandit, one) == _measure_point("x", "x", bandit, other)
+    assert measure_point("x", "x", bandit, one) == measure_point("x", "x", bandit, other)
 
 
 def test_peers_send_what_the_regime_publishes():

@@ -21,7 +21,8 @@ from typing import IO
 import msgspec
 
 from harness.allocation.inventory import VISIBLE, Inventory, list_visible_gpus
-from harness.allocation.planner import JobRequest, Plan, Scheduler
+from harness.allocation.planner import Plan
+from harness.allocation.scheduler import JobRequest, Scheduler
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError

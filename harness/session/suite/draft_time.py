@@ -14,7 +14,7 @@ import numpy as np
 
 from harness.allocation import inventory
 from harness.allocation.cost_model import CORE, CellDemand, device_of
-from harness.allocation.planner import first_of
+from harness.allocation.plan_text import first_of
 from harness.engines.embedded import account
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import HarnessError

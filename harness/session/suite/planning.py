@@ -15,7 +15,9 @@ from harness.allocation.calibration import measured_device
 from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device_of
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import JobRequest, KindPlan, Plan, first_of, plan_cells, plan_workers, play_schedule
+from harness.allocation.plan_text import first_of
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
+from harness.allocation.scheduler import JobRequest, play_schedule
 from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
