@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from bench import Row, Size, costs, faster, turns
 
-from harness.tokenization.alignment import chunks
+from harness.tokenization.alignment import cut_into_chunks
 from harness.tokenization.codec import TokenCodec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "tokenization"))
@@ -52,7 +52,7 @@ def alignment(size: Size) -> list[Row]:
         assert results["TRL"] == results["TRL, gc off"]
 
     sides = {
-        "ours": lambda: [chunks(*both) for both in ends],
+        "ours": lambda: [cut_into_chunks(*both) for both in ends],
         "TRL": lambda: [ULDLoss._align_by_byte_offsets(*[side[:LENGTH].tolist() for side in both]) for both in offsets],
         "TRL, gc off": uncollected,
     }

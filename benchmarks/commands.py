@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from bench import NotHere, Row, Size, costs, takes
 from synthetic_results import Regime, write_base, write_cell
 
-from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite.prepare import prepare
-from harness.store.ingest import ingest
+from harness.session.cell.manifests import manifest_of, mark_state
+from harness.session.suite.prepare import prepare_named
+from harness.store.ingest import ingest_journals
 from harness.store.read import Snapshot
 
 STARTS = {
@@ -72,7 +72,7 @@ def write(folder: Path, count: int) -> None:
     file = folder / "many.yaml"
     file.write_text(f"groups:\n{groups}\nregimes: [{', '.join(REGIMES)}]\nseeds: [{seeds}]\n")
     results = folder / "results"
-    prepared = prepare(str(file), results)
+    prepared = prepare_named(str(file), results)
     prepared.write_suite_file()
     regimes = {v.name: Regime(v.name, v.regime, 0.01, shares="") for v in prepared.suite.regimes}
     cells = [
@@ -82,7 +82,7 @@ def write(folder: Path, count: int) -> None:
     bases = [write_base(results, "many", b.group.name, b.policy.name, ("micro",), 4, 1) for b in prepared.bases]
     for work, written in zip([*prepared.cells, *prepared.bases], [*cells, *bases], strict=True):
         (prepared.folder / written).rename(prepared.folder / work.key)
-        mark(prepared.folder / work.key, manifest_of(work), "done", attempts=1)
+        mark_state(prepared.folder / work.key, manifest_of(work), "done", attempts=1)
 
 
 LOOP = """
@@ -121,7 +121,7 @@ def many(size: Size) -> list[Row]:
 
 
 def scores(results: Path) -> list[dict[str, object]]:
-    ingest(results)
+    ingest_journals(results)
     with Snapshot(results) as snapshot:
         return snapshot.query(SCORES).to_pylist()
 

@@ -55,8 +55,8 @@ def suite(place: Path) -> Parser:
     from harness.engines.backend import read_options
     from harness.engines.embedded.plugin import EmbeddedOptions
     from harness.reading import as_text
-    from harness.session.suite.validation import validate
-    from harness.suite.load import parse_yaml, resolve
+    from harness.session.suite.validation import fill_in_options
+    from harness.suite.load import parse_suite, parse_yaml
 
     def parse(data: bytes) -> None:
         try:
@@ -65,7 +65,7 @@ def suite(place: Path) -> Parser:
             return
         raw = parse_yaml(text, "fuzz")
         if isinstance(raw, dict):
-            validated = validate(resolve({"name": "x", **raw}, (), "fuzz"), "fuzz")
+            validated = fill_in_options(parse_suite({"name": "x", **raw}, (), "fuzz"), "fuzz")
             read_options(EmbeddedOptions, validated.engine_options, "fuzz")
             json.dumps(validated.model_dump(mode="json")).encode()
 
@@ -84,7 +84,7 @@ def suite(place: Path) -> Parser:
 
 
 def record(place: Path) -> Parser:
-    from harness.exchange.wire import decode, encode
+    from harness.exchange.wire import decode_record, encode_record
     from harness.experience.records import GroupValue, Rollout, Success, TextRollout
 
     head: dict[str, Any] = {"author": "a", "version": 1, "step": 2, "prompt_id": "p"}
@@ -96,7 +96,7 @@ def record(place: Path) -> Parser:
         GroupValue(**head, count=4, right=2),
         Success(**head, index=3, text="ok"),
     ]
-    return Parser(decode, [encode(r) for r in records], BINARY_WORDS)
+    return Parser(decode_record, [encode_record(r) for r in records], BINARY_WORDS)
 
 
 WORDS = {"verdict": "right", "own_verdict": "right", "peer_verdict": "right", "metric": "greedy", "source": "own", "policy": "a",
@@ -216,12 +216,12 @@ def checkpoint(place: Path) -> Parser:
     from harness.allocation.shapes import read_config
     from harness.engines.checkpoint import INDEX, SEAL, check
     from harness.engines.vocabulary import check_weights
-    from harness.session.cell.resume_point import read
+    from harness.session.cell.resume_point import read_resume_point
 
     readers = {
         "config.json": lambda: read_config(place / "config.json"),
         SEAL: lambda: check(place, "a"),
-        "session.json": lambda: read(place),
+        "session.json": lambda: read_resume_point(place),
         INDEX: lambda: check_weights(place),
     }
     seeds = [
@@ -235,7 +235,7 @@ def checkpoint(place: Path) -> Parser:
 
 def rows(place: Path) -> Parser:
     """Lines of a benchmark set in our own form, and of its public source: the first byte says which."""
-    from harness.tasks.data import SETS, convert, parse_rows
+    from harness.tasks.data import SETS, convert_file, parse_rows
 
     sources = list(SETS.values())
 
@@ -246,7 +246,7 @@ def rows(place: Path) -> Parser:
         else:
             source = sources[kind % len(sources)]
             (place / "lines.jsonl").write_bytes(content)
-            convert(source, source.remote.files[0], place / "lines.jsonl")
+            convert_file(source, source.remote.files[0], place / "lines.jsonl")
 
     whole = b'{"unique_id":"u","problem":"p","answer":"#### 5","solution":"\\\\boxed{5}","level":3,"subject":"s","question":"q","type":"t",'
     whole += b'"url":"2024_AIME_I_Problems/Problem_1","id":1,"final_answer":["$5$"],"subfield":"x"}\n'
@@ -295,7 +295,7 @@ def fuzz(name: str, inputs: int, seed: int, folder: str) -> dict[str, Any]:
                 parser.parse(valid)  # imports, caches
         rng = random.Random(f"{name} {seed}")
         kept = [f.read_bytes() for f in sorted((SEEDS / name).glob("*"))]
-        with limits.memory(MEMORY):
+        with limits.limit_memory(MEMORY):
             for data in chain(kept, (mutated(parser, rng) for _ in range(inputs))):
                 last.write_bytes(data)
                 began = time.process_time()

@@ -15,7 +15,7 @@ try:
 except ModuleNotFoundError:
     raise NotHere("playwright: pip install playwright") from None
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from leaderboard import APP
 from tools.screenshot import CHROMIUM, FLAGS, served
 
@@ -54,7 +54,7 @@ def bench(size: Size) -> list[Row]:
         results, empty = Path(folder), Path(folder) / "empty.py"
         empty.write_text(EMPTY)
         (results / "reference").symlink_to(Path(__file__).parents[1] / "results" / "reference")
-        ingest(results)
+        ingest_journals(results)
         board, floor = (stack.enter_context(served(results, app=app)) for app in (APP, empty))
         addresses = {"empty": floor, "screen": board, "suite": f"{board}/{LARGEST}"}
         browser = stack.enter_context(sync_playwright()).chromium.launch(executable_path=CHROMIUM, args=FLAGS)

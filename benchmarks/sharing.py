@@ -20,10 +20,10 @@ from pathlib import Path
 from bench import Row, Size, costs
 from embedded import random_policy
 
-from harness.engines.embedded.numerics import environment
+from harness.engines.embedded.numerics import environment_of
 from harness.errors import TrainingError
 from harness.session.driver.jobs import job_of, run_job
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.journal import read_journal
 from harness.verification.verifier import Verifier
 
@@ -60,7 +60,7 @@ def measure(
         file = Path(name) / "cost.yaml"
         said = {"baseline": regimes[0], "regimes": ", ".join(regimes), "members": members}
         file.write_text(SUITE.format(**said, steps=steps, numerics=numerics))
-        prepared = prepare(str(file), Path(name) / "results")
+        prepared = prepare_named(str(file), Path(name) / "results")
         for cell in prepared.cells:
             with suppress(TrainingError):  # random weights end as they began; their steps are measured all the same
                 run_job(job_of(cell, prepared.folder / cell.key), verifier, lambda *_: None, lambda: False)
@@ -117,7 +117,7 @@ def portable(size: Size) -> list[Row]:
         for numerics in list(spent)[:: 1 - 2 * (number % 2)]:
             asked = f"2, ['hacpo'], {steps}, {size.smoke}, {numerics!r}"
             words = f"import sharing; print(sharing.measure({asked})['hacpo']['step'])"
-            own = environment({"numerics": numerics})
+            own = environment_of({"numerics": numerics})
             done = subprocess.run(
                 [sys.executable, "-c", words], env=os.environ | own, capture_output=True, text=True, check=True
             )

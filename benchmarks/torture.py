@@ -39,7 +39,7 @@ import typer
 
 from harness.errors import StoreError
 from harness.store.database import CELL_TABLES, VIEWS
-from harness.store.ingest import STORE, ingest
+from harness.store.ingest import STORE, ingest_journals
 from harness.store.read import Snapshot
 
 ROOT = Path(__file__).parents[1]
@@ -225,7 +225,7 @@ class Torture:
     def compare(self, results: Path) -> None:
         self.finish(results)
         for anew in (False, True):
-            ingest(results, rebuild=anew)
+            ingest_journals(results, rebuild=anew)
             if difference := differences(tables(results), self.reference):
                 raise Violation(f"{'built anew: ' if anew else ''}{difference}")
         check_costs(results, cpu_of_children() - self.before)
@@ -356,7 +356,7 @@ def examine(results: str) -> None:
     """Print, as JSON, the tables of a store (null if it cannot be read) and what was said."""
     words, read = [], None
     try:
-        ingest(Path(results))
+        ingest_journals(Path(results))
         read = tables(Path(results))
         words += [" ".join(row) for row in read["problems"]]
     except StoreError as error:

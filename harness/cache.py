@@ -8,14 +8,14 @@ from pathlib import Path
 import platformdirs
 
 
-def expanded(path: str | Path) -> Path:
+def expand_user(path: str | Path) -> Path:
     """`~` stays where no such user is known here."""
     return Path(os.path.expanduser(path))  # `Path.expanduser` raises RuntimeError
 
 
 def cache_folder() -> Path:
     configured = os.environ.get("HARNESS_CACHE")
-    return expanded(configured or platformdirs.user_cache_dir("experience-sharing-harness"))
+    return expand_user(configured or platformdirs.user_cache_dir("experience-sharing-harness"))
 
 
 PRETRAINED = "pretrained/"
@@ -25,7 +25,7 @@ PRETRAINED = "pretrained/"
 def model_folder(model: str) -> Path:
     if model.startswith(PRETRAINED):
         return cache_folder() / "models" / model.removeprefix(PRETRAINED)
-    return expanded(model)
+    return expand_user(model)
 
 
 def hub_cache(model: str) -> Path:

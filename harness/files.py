@@ -35,8 +35,8 @@ def disk_errors(path: Path, failed: str = "cannot be written") -> Iterator[None]
 
 
 @contextmanager
-def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Inside, each `change` below `folder` happens in a context of `guard`, which may refuse."""
+def guard_changes(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Inside, each `about_to_change` below `folder` happens in a context of `guard`, which may refuse."""
     _guards[folder] = guard
     try:
         yield
@@ -44,13 +44,13 @@ def guarded(folder: Path, guard: Callable[[], AbstractContextManager[None]]) -> 
         del _guards[folder]
 
 
-def change(path: Path) -> AbstractContextManager[None]:
+def about_to_change(path: Path) -> AbstractContextManager[None]:
     """Where `path` becomes visible or is removed. Raises what the guard raises."""
     guards = (guard for folder, guard in _guards.items() if path.is_relative_to(folder))
     return next(guards, nullcontext)()
 
 
-def sync(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flush a file or, where the file system can, a folder's entries."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -67,7 +67,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     def fill(temporary: Path) -> None:
         temporary.write_bytes(data)
-        sync(temporary)
+        flush_to_disk(temporary)
 
     replace_atomic(path, fill)
 
@@ -81,16 +81,16 @@ def replace_atomic(path: Path, fill: Callable[[Path], None]) -> None:
                 raise OSError(errno.EINVAL, "not a regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
             fill(temporary)
-            with change(path):
+            with about_to_change(path):
                 os.replace(temporary, path)
-                sync(path.parent)
+                flush_to_disk(path.parent)
     except BaseException:
         with suppress(OSError):  # where nothing may be written nothing may be removed, not even what is not there
-            remove(temporary)
+            remove_path(temporary)
         raise
 
 
-def remove(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """A file or folder, if it is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -99,7 +99,7 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def lock(
+def lock_file(
     file: int, patience: float, look: float = 0.02, waiting: Callable[[], None] = lambda: None, shared: bool = False
 ) -> bool:
     """Lock an open file until it is closed or the process dies. Returns whether its file system knows locks (Lustre and some

@@ -33,22 +33,22 @@ UNUSED = ("pandas", "scipy", "sklearn")
 atexit.register(gc.unfreeze)  # DuckDB tells of every object that is frozen at the end
 
 
-def cores() -> int:
+def count_cores() -> int:
     """That this process may use."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for group in _groups():
+    for group in _control_groups():
         with suppress(OSError, ValueError):  # the other: no limit
             quota, period = map(int, (group / "cpu.max").read_text("ascii").split())
             allowed = max(1, min(allowed, -(-quota // period)))
     return allowed
 
 
-def available() -> int:
+def available_memory() -> int:
     """Bytes of memory that this process may still have."""
     import psutil
 
     left = int(psutil.virtual_memory().available)
-    for group in _groups():
+    for group in _control_groups():
         with suppress(OSError, ValueError):
             limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
             stat = dict(line.split() for line in (group / "memory.stat").read_text("ascii").splitlines())
@@ -56,7 +56,7 @@ def available() -> int:
     return left
 
 
-def _groups() -> list[Path]:
+def _control_groups() -> list[Path]:
     """Control groups (Linux, version 2) around this process."""
     with suppress(OSError):
         own = GROUPS / GROUP.read_text().rpartition("0::")[2].strip().lstrip("/")
@@ -64,14 +64,14 @@ def _groups() -> list[Path]:
     return []
 
 
-def settle() -> None:
+def use_one_thread() -> None:
     """One thread, where nothing else is set; before torch is imported."""
     for name, value in ONE_THREAD.items():
         os.environ.setdefault(name, value)
 
 
 @contextmanager
-def loading(*hidden: str) -> Iterator[None]:
+def without_collection(*hidden: str) -> Iterator[None]:
     """No garbage collection: of thousands of modules little is garbage, and the search for it takes up to a quarter of the time.
     hidden: packages that are not found meanwhile."""
     absent = [name for name in hidden if name not in sys.modules]
@@ -92,7 +92,7 @@ def every_core() -> Iterator[None]:
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(cores())
+    torch.set_num_threads(count_cores())
     try:
         yield
     finally:
@@ -100,7 +100,7 @@ def every_core() -> Iterator[None]:
 
 
 @contextmanager
-def memory(more: int) -> Iterator[None]:
+def limit_memory(more: int) -> Iterator[None]:
     """So many more bytes may be had; the system refuses the rest. Counts private writable pages (Linux; elsewhere the
     address space)."""
     kind = resource.RLIMIT_DATA

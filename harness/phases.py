@@ -17,7 +17,7 @@ class Interrupted(Exception):
 
 
 @dataclass(slots=True)
-class Phase:
+class RunningPhase:
     """total: of its counts; 1 for a share, 0 where nothing is counted."""
 
     name: str
@@ -43,7 +43,7 @@ class Phase:
 class _Board:
     def __init__(self) -> None:
         self.beats = 0
-        self.running: dict[int, list[Phase]] = {}
+        self.running: dict[int, list[RunningPhase]] = {}
         self.stopped: Callable[[], bool] = bool  # no request to stop
 
 
@@ -51,12 +51,12 @@ _board = _Board()
 
 
 @contextmanager
-def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Phase]:
+def announce_phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[RunningPhase]:
     """Announce a phase of the calling thread. quiet: logged at DEBUG, shown only while nothing runs inside it."""
     level = logging.DEBUG if quiet else logging.INFO
     thread = threading.get_ident()
     began = time.monotonic()
-    now = Phase(name, total, quiet)
+    now = RunningPhase(name, total, quiet)
     _board.running.setdefault(thread, []).append(now)
     report_progress()
     log.log(level, "%s", name)
@@ -72,7 +72,7 @@ def phase(name: str, total: float = 0.0, *, quiet: bool = False) -> Iterator[Pha
         log.log(level, "%s: %s %.1f s", name, how, time.monotonic() - began)
 
 
-def inside(words: str) -> None:
+def show_inside_phase(words: str) -> None:
     """Progress of the thread's innermost phase between counts, e.g. ``token 13/44``."""
     stack = _board.running.get(threading.get_ident())
     if stack:
@@ -97,11 +97,11 @@ def describe_phases() -> str:
 
 
 def set_stop_check(stopped: Callable[[], bool]) -> None:
-    """`halt` raises once `stopped` says so."""
+    """`stop_if_asked` raises once `stopped` says so."""
     _board.stopped = stopped
 
 
-def halt() -> None:
+def stop_if_asked() -> None:
     """Work that the next start repeats may end here. Raises Interrupted if asked to."""
     if _board.stopped():
         raise Interrupted

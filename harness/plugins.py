@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from harness.errors import HarnessError, PluginError
-from harness.versions import ROOT, owner, recorded, syntax_digest
+from harness.versions import ROOT, owner_of, recorded_versions, syntax_digest
 
-__all__ = ["PluginRegistry", "blamed"]
+__all__ = ["PluginRegistry", "blame_plugin"]
 
 T = TypeVar("T")
 
@@ -34,15 +34,17 @@ class PluginRegistry(Generic[T]):
 
     def installed(self) -> dict[str, EntryPoint]:
         """By name, not imported."""
-        return {e.name: e for e in sorted(_selection(_places())(group=self.group), key=lambda e: e.name)}
+        return {
+            e.name: e for e in sorted(_select_entry_points(_search_places())(group=self.group), key=lambda e: e.name)
+        }
 
     def load(self, name: str) -> type[T]:
         """Raises PluginError, with the nearest name or the import's error."""
-        return _load(self, name)
+        return _load_class(self, name)
 
     def make(self, name: str, *arguments: object) -> T:
         """Raises PluginError, or the HarnessError of its making."""
-        with blamed(f"{self.noun} {name!r} cannot be made"):
+        with blame_plugin(f"{self.noun} {name!r} cannot be made"):
             return self.load(name)(*arguments)
 
     def origin(self, name: str) -> str:
@@ -55,9 +57,9 @@ class PluginRegistry(Generic[T]):
         plugin = self.load(name)
         spec = importlib.util.find_spec(plugin.__module__)
         file = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
-        own = owner(file) if file is not None and file.is_relative_to(ROOT) else None
-        if own in recorded():
-            return str(own), str(recorded()[str(own)].version)
+        own = owner_of(file) if file is not None and file.is_relative_to(ROOT) else None
+        if own in recorded_versions():
+            return str(own), str(recorded_versions()[str(own)].version)
         called = f"{self.noun} {name}"
         version = getattr(plugin, "results_version", None)
         if version is not None:
@@ -65,13 +67,13 @@ class PluginRegistry(Generic[T]):
         if file is None:
             return called, "unknown"
         files = sorted(file.parent.rglob("*.py")) if file.name == "__init__.py" else [file]
-        with blamed(f"{called} has no `results_version`, and no source that can be read instead"):
+        with blame_plugin(f"{called} has no `results_version`, and no source that can be read instead"):
             sources = {f.relative_to(file.parent).as_posix(): decode_source(f.read_bytes()) for f in files}
             return called, f"syntax {syntax_digest(sources)}"
 
 
 @contextmanager
-def blamed(called: str) -> Iterator[None]:
+def blame_plugin(called: str) -> Iterator[None]:
     """What a plugin's own code raises, as PluginError."""
     try:
         yield
@@ -81,13 +83,13 @@ def blamed(called: str) -> Iterator[None]:
         raise PluginError(f"{called}: {type(error).__name__}: {error}") from error
 
 
-def _places() -> tuple[tuple[str, int], ...]:
+def _search_places() -> tuple[tuple[str, int], ...]:
     """What is installed there later changes a time."""
     return tuple((place, os.stat(place).st_mtime_ns) for place in (p or "." for p in sys.path) if os.path.exists(place))
 
 
 @lru_cache(maxsize=1)
-def _selection(places: tuple[tuple[str, int], ...]) -> Callable[..., EntryPoints]:
+def _select_entry_points(places: tuple[tuple[str, int], ...]) -> Callable[..., EntryPoints]:
     """Of entry points by group. A hundred distributions take 20 ms."""
     return entry_points().select
 
@@ -108,13 +110,16 @@ def _without_folder(module: str) -> Iterator[None]:
 
 
 @cache
-def _load(plugins: PluginRegistry[T], name: str) -> type[T]:
+def _load_class(plugins: PluginRegistry[T], name: str) -> type[T]:
     known = plugins.installed()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {plugins.noun} {name!r}{meant} (installed: {', '.join(known)})")
-    rivals = {e.value: e.dist.name if e.dist else "?" for e in _selection(_places())(group=plugins.group, name=name)}
+    rivals = {
+        e.value: e.dist.name if e.dist else "?"
+        for e in _select_entry_points(_search_places())(group=plugins.group, name=name)
+    }
     if len(rivals) > 1:
         packages = ", ".join(f"{package} ({value})" for value, package in sorted(rivals.items()))
         raise PluginError(f"{plugins.noun} {name!r} is of several packages: {packages}; uninstall all but one")

@@ -17,12 +17,12 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 def open_regular(path: Path | str) -> io.BufferedReader:
     """Opened for reading. Raises OSError for anything else."""
     try:
-        return io.BufferedReader(io.FileIO(path, opener=_opener))
+        return io.BufferedReader(io.FileIO(path, opener=_open_regular))
     except ValueError:  # a NUL in the name
         raise OSError(errno.EINVAL, "no file has such a name", str(path)) from None
 
 
-def _opener(path: str, flags: int) -> int:
+def _open_regular(path: str, flags: int) -> int:
     """The kind is checked before and after opening, which some devices take for an order."""
     _check_kind(os.stat(path).st_mode, path)
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
@@ -73,13 +73,13 @@ def as_text(data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not a text file (invalid UTF-8{_at(data[: error.start].decode('utf-8'))})") from None
+        raise ValueError(f"not a text file (invalid UTF-8{_place_in(data[: error.start].decode('utf-8'))})") from None
     text = text.replace("\r\n", "\n")
     control = CONTROLS.search(text)
     if control:
-        raise ValueError(f"not a text file (the control character {control[0]!a}{_at(text[: control.start()])})")
+        raise ValueError(f"not a text file (the control character {control[0]!a}{_place_in(text[: control.start()])})")
     return text
 
 
-def _at(before: str) -> str:
+def _place_in(before: str) -> str:
     return f", line {before.count(chr(10)) + 1}, column {len(before) - before.rfind(chr(10))}"

@@ -67,12 +67,12 @@ class Recorded(NamedTuple):
 
 
 @cache
-def recorded() -> dict[str, Recorded]:
+def recorded_versions() -> dict[str, Recorded]:
     """By line, so that merge conflicts read too: the higher version counts."""
-    return parse(TABLE.read_text("utf-8"))
+    return parse_versions(TABLE.read_text("utf-8"))
 
 
-def parse(text: str) -> dict[str, Recorded]:
+def parse_versions(text: str) -> dict[str, Recorded]:
     table: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -89,30 +89,30 @@ def parse(text: str) -> dict[str, Recorded]:
     return table
 
 
-def versions(packages: Iterable[str]) -> dict[str, str]:
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """By package, as keys hold them."""
-    table = recorded()
+    table = recorded_versions()
     return {name: str(table[name].version) for name in sorted(packages)}
 
 
 def files_of(package: str) -> list[Path]:
     places = [ROOT / place for place in PACKAGES[package]]
     files = (file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
-    return sorted(file for file in files if owner(file) == package)
+    return sorted(file for file in files if owner_of(file) == package)
 
 
-def owner(file: Path) -> str | None:
+def owner_of(file: Path) -> str | None:
     """None where no number depends on the file."""
     path = file.relative_to(ROOT).as_posix()
-    if any(_within(path, place) for place in BESIDE):
+    if any(_lies_within(path, place) for place in BESIDE):
         return None
-    places = [(place, name) for name, own in PACKAGES.items() for place in own if _within(path, place)]
+    places = [(place, name) for name, own in PACKAGES.items() for place in own if _lies_within(path, place)]
     if places:
         return max(places, key=lambda place: len(place[0]))[1]
     return None
 
 
-def _within(path: str, place: str) -> bool:
+def _lies_within(path: str, place: str) -> bool:
     return path == place or path.startswith(place + "/")
 
 
@@ -124,17 +124,17 @@ def syntax_digest(sources: Mapping[str, str]) -> str:
     """16 hexadecimal digits over syntax trees, the same from Python 3.11 to 3.13: without docstrings, comments, layout."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(sources):
-        digest.update(f"{name}\0{_shape(ast.parse(sources[name]))}\0".encode())
+        digest.update(f"{name}\0{_shape_of_tree(ast.parse(sources[name]))}\0".encode())
     return digest.hexdigest()
 
 
-def _shape(node: object) -> str:
+def _shape_of_tree(node: object) -> str:
     if isinstance(node, ast.AST):
-        fields = [(name, _shape(value)) for name, value in ast.iter_fields(node) if name not in _UNREAD]
+        fields = [(name, _shape_of_tree(value)) for name, value in ast.iter_fields(node) if name not in _UNREAD]
         inner = ", ".join(f"{name}={shape}" for name, shape in fields if shape not in ("[]", "None"))
         return f"{type(node).__name__}({inner})"
     if isinstance(node, list):
-        return f"[{', '.join(_shape(item) for item in node if not _says_nothing(item))}]"
+        return f"[{', '.join(_shape_of_tree(item) for item in node if not _says_nothing(item))}]"
     return repr(node)
 
 

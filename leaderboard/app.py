@@ -17,7 +17,7 @@ from typing import Any
 import streamlit as st
 
 from harness.errors import HarnessError, StoreError
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import MARK, read_submission, suite_folder
 from leaderboard import RESULTS_VARIABLE
 from leaderboard.data import Store, open_store
@@ -73,7 +73,7 @@ class Refresher:
             started = time.monotonic()
             # another writer, or a folder that cannot be written: readers keep what they have
             with contextlib.suppress(HarnessError):
-                ingest(self.results, deadline=0.0)
+                ingest_journals(self.results, deadline=0.0)
             rest = max(_LOOK_EVERY, (time.monotonic() - started) / _SHARE)
             self.rest_until = max(self.rest_until, time.monotonic() + rest)
 

@@ -13,16 +13,17 @@ import pyarrow as pa
 
 from harness.engines.embedded.presets import shares_by_steps
 from harness.errors import StoreError
-from harness.learning.registry import RegimeInfo, listing
+from harness.learning.registry import RegimeInfo, list_regimes
 from harness.statistics import MARGIN
 from harness.store.database import store_path
+from harness.store.finished import SeedRow, ShowRow, read_finished
 from harness.store.kind_answers import KindAnswers, answer_by_kind
 from harness.store.ranking import Aggregate, aggregate_panels, find_single_rate
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, count_states, mixed_in, read_moments
 from harness.store.sentences import write_points
 from harness.store.standing import Board, Settings, make_board
-from harness.store.table import SeedRow, ShowRow, read_finished, seed_rows, show_rows
+from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import Tuning, read_tuning, without_trials
 from leaderboard.charts import Forest
 from leaderboard.frames import Outcome, ShownChoice, answer, opening, panels, show_frame
@@ -93,7 +94,7 @@ class Store:
 
     def infos(self) -> dict[str, RegimeInfo]:
         """By name, the installed regimes."""
-        return {info.name: info for info in listing()}
+        return {info.name: info for info in list_regimes()}
 
     def summaries(self) -> dict[str, str]:
         return {name: info.summary for name, info in self.infos().items()}

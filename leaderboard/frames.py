@@ -22,10 +22,11 @@ from harness.statistics.comparison import (
     LOSES,
     WITHHELD,
 )
+from harness.store.finished import SeedRow, ShowRow
 from harness.store.ranking import Rank, Ranking, rank_regimes
 from harness.store.sentences import joined, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, select_columns
-from harness.store.table import MEAN, SeedRow, ShowRow
+from harness.store.table import MEAN
 from harness.store.tuning import without_trials
 from leaderboard.charts import SIGNS, Forest
 

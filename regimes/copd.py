@@ -56,20 +56,20 @@ class CoPD(Regime):
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
         """Drafts, in the steps that distil."""
-        return super().publish([g for g in groups if self._distils(g.step)], pieces)
+        return super().publish([g for g in groups if self._distils_at(g.step)], pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        if not (self._distils(context.step) and any(inbox.scores.values())):
+        if not (self._distils_at(context.step) and any(inbox.scores.values())):
             return [own_term(own, grpo_advantages, GRPO)]
         o = self.options
-        return [distil(own, inbox, o.beta, o.alpha if o.offset == "removed" else None)]
+        return [distillation_term(own, inbox, o.beta, o.alpha if o.offset == "removed" else None)]
 
-    def _distils(self, step: int) -> bool:
+    def _distils_at(self, step: int) -> bool:
         period: float = self.options.ratio + 1
         return floor(step / period) > floor((step - 1) / period)
 
 
-def distil(own: Sequence[Group], inbox: Inbox, beta: float, alpha: float | None = None) -> Term:
+def distillation_term(own: Sequence[Group], inbox: Inbox, beta: float, alpha: float | None = None) -> Term:
     """Make the term of own answers that peers scored: A_t = beta (mean over peers of log pi_j(y_t) - log pi_old(y_t)).
 
     alpha: A_t = beta (mean over peers of D_j - alpha D_own), D a policy's log-probability less that under its start weights.
@@ -82,18 +82,18 @@ def distil(own: Sequence[Group], inbox: Inbox, beta: float, alpha: float | None 
         chosen = replace(group, answers=tuple(group.answers[i] for i in by_answer))
         terms = own_answers(chosen, [0.0] * len(by_answer))
         for term, answer, peers in zip(terms, chosen.answers, by_answer.values(), strict=True):
-            taught = np.mean([_taught(scores, alpha) for scores in peers], axis=0, dtype=np.float64)
+            taught = np.mean([_taught_logprobs(scores, alpha) for scores in peers], axis=0, dtype=np.float64)
             if alpha is None:
                 advantage = taught - answer.logprobs
             else:
                 own_start = peers[0].own_start
                 assert own_start is not None
                 advantage = taught - alpha * (answer.logprobs.astype(np.float64) - own_start)
-            answers.append(replace(term, advantage=beta * advantage, mask=_reached(term, peers)))
+            answers.append(replace(term, advantage=beta * advantage, mask=_tokens_reached(term, peers)))
     return Term("distil", "own", GRPO, tuple(answers))
 
 
-def _taught(scores: PeerScores, alpha: float | None) -> np.ndarray:
+def _taught_logprobs(scores: PeerScores, alpha: float | None) -> np.ndarray:
     """(T,) a peer's log-probabilities, nats; with an alpha less those under its start weights."""
     if alpha is None:
         return scores.aligned
@@ -101,7 +101,7 @@ def _taught(scores: PeerScores, alpha: float | None) -> np.ndarray:
     return np.asarray(scores.aligned.astype(np.float64) - scores.start)
 
 
-def _reached(term: TermAnswer, peers: Sequence[PeerScores]) -> np.ndarray | None:
+def _tokens_reached(term: TermAnswer, peers: Sequence[PeerScores]) -> np.ndarray | None:
     """(T,) tokens that take part, None for all: those of the answer that every peer's scores reach exactly."""
     masks = [mask for mask in (term.mask, *(scores.exact for scores in peers)) if mask is not None]
     return np.asarray(np.logical_and.reduce(masks)) if masks else None

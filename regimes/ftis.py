@@ -58,24 +58,27 @@ class FTIS(Regime):
             peers = inbox.valid(group.prompt.id)
             union = rewards_of([*group.valid, *peers])
             if group.valid:
-                mine += own_answers(group, self._advantages(rewards_of(group.valid), union))
+                mine += own_answers(group, self._compute_advantages(rewards_of(group.valid), union))
             for source in by_author(peers):
-                for answer, advantage in zip(source, self._advantages(rewards_of(source), union), strict=True):
-                    if self._keeps(answer, advantage):
-                        theirs.append(self._weighed(answer, advantage))
+                for answer, advantage in zip(source, self._compute_advantages(rewards_of(source), union), strict=True):
+                    if self._keeps_answer(answer, advantage):
+                        theirs.append(self._weigh_answer(answer, advantage))
                     elif self.options.filtered == "stay":
                         theirs.append(peer_answer(answer, 0.0, answer.aligned))
         grpo = replace(GRPO, aggregation=self.options.aggregation)
-        return [Term("own", "own", grpo, tuple(mine)), Term("peer", "peer", self._truncated(grpo), tuple(theirs))]
+        return [
+            Term("own", "own", grpo, tuple(mine)),
+            Term("peer", "peer", self._truncated_objective(grpo), tuple(theirs)),
+        ]
 
-    def _truncated(self, grpo: Objective) -> Objective:
+    def _truncated_objective(self, grpo: Objective) -> Objective:
         """The objective of peers' tokens; with an inner clip the truncated weight is part of their advantages."""
         if self.options.clip == "inner":
             return grpo
         form: Literal["truncated", "hard"] = "truncated" if self.options.beyond == "weight" else "hard"
         return replace(grpo, form=form, low=0.0, high=self.options.truncation)
 
-    def _weighed(self, answer: PeerAnswer, advantage: float) -> TermAnswer:
+    def _weigh_answer(self, answer: PeerAnswer, advantage: float) -> TermAnswer:
         """A kept answer: its ratio is to pi_j, or with an inner clip to old_k and weighed by min(old_k / pi_j, C) before."""
         if self.options.clip == "none":
             return peer_answer(answer, advantage, answer.aligned)
@@ -83,10 +86,10 @@ class FTIS(Regime):
         term = peer_answer(answer, advantage, answer.receiver_old)
         return replace(term, advantage=advantage * weights, mask=answer.exact)
 
-    def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
+    def _compute_advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
         return standardise(rewards, rewards if self.options.groups == "vertical" else union)
 
-    def _keeps(self, answer: PeerAnswer, advantage: float) -> bool:
+    def _keeps_answer(self, answer: PeerAnswer, advantage: float) -> bool:
         return bool(advantage > 0 or self.divergence(answer) < self.options.filter_kl)
 
     def divergence(self, answer: PeerAnswer) -> float:

@@ -85,7 +85,9 @@ class GRAFT(Regime):
         learnt_from = replace(GRPO, ratio=self.options.ratio)
         return [
             Term("own", "own", GRPO, tuple(mine), order=first, prompts=prompts),
-            Term("peer", "peer", learnt_from, tuple(self._admitted(offered, context)), order=then, prompts=prompts),
+            Term(
+                "peer", "peer", learnt_from, tuple(self._admit_answers(offered, context)), order=then, prompts=prompts
+            ),
         ]
 
     def choose(self, own: Sequence[Group], inbox: Inbox, context: Context) -> Chosen:
@@ -104,12 +106,14 @@ class GRAFT(Regime):
         order = context.policies
         best: dict[str, list[PeerAnswer]] = {}
         for author in sorted(candidates, key=lambda a: order.index(a) if a in order else len(order)):
-            for prompt_id, peers in self._balance(candidates[author], returned.get(author, 0), context).items():
+            for prompt_id, peers in self._balance_directions(
+                candidates[author], returned.get(author, 0), context
+            ).items():
                 if _count_right(peers) > _count_right(best.get(prompt_id, [])):
                     best[prompt_id] = peers
         return {g.prompt.id: best[g.prompt.id] for g in own if g.prompt.id in best}
 
-    def _balance(self, candidates: Chosen, returned: int, context: Context) -> Chosen:
+    def _balance_directions(self, candidates: Chosen, returned: int, context: Context) -> Chosen:
         """Keep as many prompts of one direction as the learner can return. returned: prompts of the other direction."""
         quota = min(len(candidates), returned)
         if self.options.selection == "all":
@@ -123,7 +127,7 @@ class GRAFT(Regime):
         edge = sorted(map(_count_right, candidates.values()), reverse=True)[quota - 1]
         return {prompt_id: peers for prompt_id, peers in candidates.items() if _count_right(peers) >= edge}
 
-    def _admitted(self, offered: Sequence[tuple[PeerAnswer, float]], context: Context) -> list[TermAnswer]:
+    def _admit_answers(self, offered: Sequence[tuple[PeerAnswer, float]], context: Context) -> list[TermAnswer]:
         """Remove what the floor refuses; the others carry their advantage and weight."""
         if self.options.answers == "right":
             offered = [(answer, advantage) for answer, advantage in offered if answer.reward > 0]

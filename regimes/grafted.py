@@ -47,7 +47,7 @@ class Grafted(Regime):
         """The update's terms, with the chosen peer groups."""
         chosen = self._graft.choose(own, inbox, context)
         if isinstance(self._update, HACPO):
-            return _restrict(self._update.learn(own, inbox, context), chosen)
+            return _restrict_to_chosen(self._update.learn(own, inbox, context), chosen)
         if isinstance(self._update, LUFFY):
             return _replace_groups(self._update, own, chosen)
         right = {prompt: tuple(a for a in group if a.reward > 0) for prompt, group in chosen.items()}
@@ -60,7 +60,7 @@ class Grafted(Regime):
         self._update.restore(state)
 
 
-def _restrict(terms: Sequence[Term], chosen: Chosen) -> list[Term]:
+def _restrict_to_chosen(terms: Sequence[Term], chosen: Chosen) -> list[Term]:
     """Set the advantage of peer answers outside the chosen groups to 0; they stay in the mean."""
     origins = {peer.id for group in chosen.values() for peer in group}
     restricted = []

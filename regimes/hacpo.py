@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox, PeerAnswer
 from harness.experience.records import Rollout
-from harness.learning.advantages import EPSILON, GSPO, Rewards, deviation, own_answers, peer_answer, rewards_of
+from harness.learning.advantages import EPSILON, GSPO, Rewards, deviation_of, own_answers, peer_answer, rewards_of
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.suite.space import Range
@@ -94,14 +94,14 @@ class HACPO(Regime):
             advantages = self.advantages(rewards_of([*group.valid, *peers]), omega, len(group.valid))
             mine += own_answers(group, advantages[: len(group.valid)])
             theirs += [
-                self._peer(p, a, omega_of(p.author, context.learner) if self.options.capability_gradient else 1.0)
+                self._peer_term(p, a, omega_of(p.author, context.learner) if self.options.capability_gradient else 1.0)
                 for p, a in zip(peers, advantages[len(group.valid) :], strict=True)
             ]
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
 
     def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
         """A_i = (R_i - mu) / (std + 1e-6), the first `own` of them the learner's."""
-        return (rewards - self.baseline(rewards, omega, own)) / (deviation(rewards) + EPSILON)
+        return (rewards - self.baseline(rewards, omega, own)) / (deviation_of(rewards) + EPSILON)
 
     def baseline(self, rewards: Rewards, omega: Rewards, own: int) -> float:
         """mu = mean_i omega_i R_i. Guards (code): equal rewards: the plain mean; mu > 1: the learner's own."""
@@ -146,7 +146,7 @@ class HACPO(Regime):
         step = {policy: float(np.mean(values)) for policy, values in rewards.items() if values}
         self._shares = [*self._shares, step][-self.options.window :]
 
-    def _peer(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
+    def _peer_term(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
         mean = answer.source_logprob / answer.source_tokens
         term = peer_answer(answer, advantage, mean, weight=weight, without_eos=True)
         if self.options.length_normalisation == "own_tokens":

@@ -59,16 +59,18 @@ class PRP(Regime):
             peers = inbox.valid(group.prompt.id)
             union = rewards_of([*group.valid, *peers])
             if group.valid:
-                mine += own_answers(group, self._advantages(rewards_of(group.valid), union))
+                mine += own_answers(group, self._compute_advantages(rewards_of(group.valid), union))
             for source in by_author(peers):
-                advantages = self._advantages(rewards_of(source), union)
-                theirs += [peer_answer(p, a, self._denominator(p)) for p, a in zip(source, advantages, strict=True)]
+                advantages = self._compute_advantages(rewards_of(source), union)
+                theirs += [
+                    peer_answer(p, a, self._compute_denominator(p)) for p, a in zip(source, advantages, strict=True)
+                ]
         objective = replace(GRPO, low=1 - self.options.clip_low, high=1 + self.options.clip_high)
         return [Term("own", "own", objective, tuple(mine)), Term("peer", "peer", objective, tuple(theirs))]
 
-    def _advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
+    def _compute_advantages(self, rewards: Rewards, union: Rewards) -> Rewards:
         pool = union if self.options.groups == "union" else rewards
         return standardise(rewards, pool, self.options.normalise == "std")
 
-    def _denominator(self, answer: PeerAnswer) -> np.ndarray | None:
+    def _compute_denominator(self, answer: PeerAnswer) -> np.ndarray | None:
         return {"behaviour": answer.aligned, "receiver_old": answer.receiver_old, "none": None}[self.options.ratio]

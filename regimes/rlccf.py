@@ -48,9 +48,9 @@ class RLCCF(Regime):
             peers = by_author(inbox.valid(group.prompt.id))
             if self.options.vote == "peer":
                 peers = [answers for answers in peers if answers[0].author == next_in_ring(context)]
-                rewards = voted(group.valid, peers, same, own_votes=False) if peers else rewards_of(group.valid)
+                rewards = vote_rewards(group.valid, peers, same, own_votes=False) if peers else rewards_of(group.valid)
             else:
-                rewards = voted(group.valid, peers, same) if peers else rewards_of(group.valid)
+                rewards = vote_rewards(group.valid, peers, same) if peers else rewards_of(group.valid)
             return standardise(rewards, rewards)
 
         return [own_term(own, advantages, GRPO)]
@@ -62,7 +62,9 @@ def next_in_ring(context: Context) -> str:
     return context.policies[(place + 1) % len(context.policies)]
 
 
-def voted(own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same, own_votes: bool = True) -> Rewards:
+def vote_rewards(
+    own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same, own_votes: bool = True
+) -> Rewards:
     """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones. same: the task's scorer's
     rule. own_votes: whether own answers have a vote."""
     kinds: list[str] = []

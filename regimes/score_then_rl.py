@@ -14,7 +14,7 @@ from harness.learning.advantages import GRPO, grpo_advantages, own_term
 from harness.learning.regime import Context, Need, Regime
 from harness.learning.terms import Phase, Term
 from harness.suite.space import Range
-from regimes.copd import distil
+from regimes.copd import distillation_term
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ScoreThenRL(Regime):
         grpo = own_term(own, grpo_advantages, GRPO)
         if not any(inbox.scores.values()):
             return [grpo]
-        distilled = replace(distil(own, inbox, self.options.beta), schedule=self._first)
+        distilled = replace(distillation_term(own, inbox, self.options.beta), schedule=self._first)
         return [replace(grpo, schedule=Phase(self.options.share, 1.0)), distilled]
 
     @property

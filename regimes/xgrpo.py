@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from harness.experience.answers import Group, Inbox
 from harness.experience.records import GroupValue
-from harness.learning.advantages import EPSILON, GRPO, Rewards, deviation, own_term, rewards_of
+from harness.learning.advantages import EPSILON, GRPO, Rewards, deviation_of, own_term, rewards_of
 from harness.learning.regime import Context, Regime
 from harness.learning.terms import Term
 from harness.suite.space import Choice, Range
@@ -38,10 +38,14 @@ class XGRPO(Regime):
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
         """GRPO's term with the peers' baseline."""
-        return [own_term(own, lambda g: self._advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO)]
+        return [
+            own_term(
+                own, lambda g: self._compute_advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO
+            )
+        ]
 
-    def _advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
-        peers = np.concatenate([_binary(v) for v in values]) if values else np.empty(0)
+    def _compute_advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
+        peers = np.concatenate([_binary_rewards(v) for v in values]) if values else np.empty(0)
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()
         if self.options.baseline == "mixed" and peers.size:
@@ -50,9 +54,9 @@ class XGRPO(Regime):
             others = (rewards.sum() - rewards) / (n - 1) if n > 1 else peers.mean()
             baseline = (1 - beta) * others + beta * peers.mean()
         if self.options.normalise == "std":
-            return (rewards - baseline) / (deviation(pool) + EPSILON)
+            return (rewards - baseline) / (deviation_of(pool) + EPSILON)
         return rewards - baseline
 
 
-def _binary(value: GroupValue) -> Rewards:
+def _binary_rewards(value: GroupValue) -> Rewards:
     return np.concatenate([np.ones(value.right), np.zeros(value.count - value.right)])

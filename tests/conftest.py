@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from harness.limits import UNUSED, loading
+from harness.limits import UNUSED, without_collection
 
 LONGEST = (
     "cli/test_commands",
@@ -43,9 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
     if "PYTEST_XDIST_WORKER" in os.environ or not session.config.getoption("numprocesses"):  # else workers collect
-        with loading(*UNUSED):
+        with without_collection(*UNUSED):
             import harness.session.cell.cell  # noqa: F401  so that no test file loads it slowly
-    with loading():
+    with without_collection():
         return (yield)
 
 

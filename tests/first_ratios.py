@@ -11,7 +11,7 @@ from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning.regime import Context
 from harness.learning.registry import build, installed
-from harness.learning.terms import scheduled
+from harness.learning.terms import with_step_weights
 from harness.verification.verdict import Verdict
 
 VARIANTS = [
@@ -46,7 +46,7 @@ def check_every_regime(engine, prompts, longest=24):
     for name, options in VARIANTS:
         regime = build(name, options)
         assert regime.old_logprobs == "trainer", name
-        terms = scheduled(
+        terms = with_step_weights(
             regime.learn(own, inbox, Context("a", ("a", "b"), 1, np.random.default_rng(0), longest)), 2, 3
         )
         still = Optimisation(learning_rate=0.0, max_tokens=longest, old_logprobs=regime.old_logprobs)

@@ -22,9 +22,9 @@ from safetensors.numpy import load_file
 from harness.cli import main
 from harness.session.cell.manifests import suite_file
 from harness.session.driver.jobs import job_of, run_job
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import write_suite
 from harness.store.read import Snapshot
@@ -81,7 +81,7 @@ def ok(*arguments: object) -> str:
 @contextmanager
 def ingested(results: Path) -> Iterator[Snapshot]:
     """The store, brought up to date."""
-    ingest(results)
+    ingest_journals(results)
     with Snapshot(results) as snapshot:
         yield snapshot
 
@@ -143,7 +143,7 @@ def run(
     file: Path, results: Path, overrides: Sequence[str] = (), only: str | None = None, stop_after: int | None = None
 ) -> Prepared:
     """Every cell of the suite, one after another; `stop_after` steps each asks to stop."""
-    prepared = prepare(str(file), results, overrides=overrides, only=[only] if only else ())
+    prepared = prepare_named(str(file), results, overrides=overrides, only=[only] if only else ())
     write_suite(prepared.folder, suite_file(prepared.suite, list(prepared.cells)))
     verifier = Verifier(workers=1)
     try:

@@ -12,7 +12,7 @@ from synthetic_results import write_rows
 
 from harness.cli.tables import table_against_paper
 from harness.errors import UsageError
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import PolicyEntry, SuiteFile, write_suite
 from harness.store.read import Snapshot
 from harness.store.rows import SampleRow
@@ -41,7 +41,7 @@ def results(tmp_path: Path) -> Path:
     for seed in (1, 2):
         cell(tmp_path, "hacpo", seed, {"gsm8k": (1, 8), "aime25": (8, 12), "amc23": (4, 30)})
         cell(tmp_path, "gspo", seed, {"gsm8k": (1, 7)}, regime_type="independent", options={"objective": "gspo"})
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     return tmp_path
 
 
@@ -91,7 +91,7 @@ def test_neither_tuned_settings_nor_a_second_baseline_stand_beside_a_paper(resul
         file,
         Tuning(suite="hand", trials_in="", task="gsm8k", metric="avg@1", steps=1, baseline="gspo", variants=(tuned,)),
     )
-    ingest(results)
+    ingest_journals(results)
     assert "82.6 [70.0]" in line(lines(results), "Qwen3-1.7B-Base", "gspo")
 
 

@@ -23,12 +23,13 @@ from harness.statistics.comparison import (
     LOSES,
     WITHHELD,
 )
-from harness.store.ingest import STORE, ingest
+from harness.store.finished import ShowRow
+from harness.store.ingest import STORE, ingest_journals
 from harness.store.ranking import Rank, compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.sentences import NO_TIES, write_sentence
-from harness.store.table import MEAN, ShowRow, seed_rows, show_rows
-from harness.suite.load import load
+from harness.store.table import MEAN, seed_rows, show_rows
+from harness.suite.load import load_suite
 
 SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "reference")
 """Of each shape that shipped suites have: 1 to 6 groups of 2 to 4, 1 to 12 regimes, 1 to 5 seeds, 1 to 7 tasks."""
@@ -60,7 +61,7 @@ DRAWS: dict[str, Draw] = {
 @pytest.fixture(scope="module", params=SUITES)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The suite's own variants, groups, policies, budgets, baseline and seeds; two of its tasks (one where groups are many)."""
-    suite = load(request.param)
+    suite = load_suite(request.param)
     folder = tmp_path_factory.mktemp(suite.name)
     write_results(
         folder,
@@ -75,7 +76,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         exchanges=0,
         baseline=suite.baseline,
     )
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from synthetic_results import REGIMES, write_results, write_trials
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -80,7 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         duo = {"groups": {"duo": ("llama", "qwen")}, "regimes": REGIMES[:3], "seeds": (1, 2)}
         write_results(folder, TUNED, **duo, steps=2, questions=6)
         write_trials(folder, TUNED)
-    ingest(folder)
+    ingest_journals(folder)
     suite = "synthetic-small" if not REAL else next(p.parent.name for p in folder.glob("*/suite.json"))
     log = tmp_path_factory.mktemp("log") / "server.log"
     with log.open("w") as file, screenshot.served(folder, file) as url, sync_api.sync_playwright() as playwright:
@@ -218,7 +218,7 @@ def test_axe_finds_nothing_in_what_is_ours(site: Site, axe: str, slug: str) -> N
 def test_axe_finds_nothing_in_the_report(site: Site, axe: str, tmp_path: Path) -> None:
     write_results(tmp_path, "synthetic-other", groups={"trio": ("llama", "qwen", "gpt2")}, steps=2, questions=6)
     write_results(tmp_path, steps=2, questions=6)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     importlib.import_module("leaderboard.report").export_report(tmp_path, tmp_path / "report.html")
     for width, scheme in LOOKS:
         page = site.open((tmp_path / "report.html").as_uri(), width, scheme)

@@ -20,7 +20,7 @@ from harness.statistics.claims import (
     UNDECIDED,
     UNIDENTIFIED,
     Bounds,
-    Measured,
+    MeasuredClaim,
     answer_claims,
     level_of_look,
 )
@@ -122,7 +122,7 @@ def test_what_cannot_be_identified_is_no_answer(tmp_path: Path) -> None:
 
 def test_answers_by_hand() -> None:
     def answer(value: float, bounds: Bounds, error: float = 1.0) -> str:
-        return answer_claims([Measured(value, error, 9)], [bounds], [0.05])[0].answer
+        return answer_claims([MeasuredClaim(value, error, 9)], [bounds], [0.05])[0].answer
 
     # Student t with nine degrees of freedom exceeds 2.262 in 5 % of both tails together
     above = Bounds(1.0, inf)
@@ -135,9 +135,9 @@ def test_answers_by_hand() -> None:
         REFUTED,
         REFUTED,
     ]
-    both = answer_claims([Measured(3.3, 1, 9), Measured(9, 1, 9)], [above, above], [0.05, 0.05])
+    both = answer_claims([MeasuredClaim(3.3, 1, 9), MeasuredClaim(9, 1, 9)], [above, above], [0.05, 0.05])
     assert [one.answer for one in both] == [SUPPORTED, SUPPORTED], "Holm: the second is tested at the whole level"
-    twice = answer_claims([Measured(3.3, 1, 9), Measured(3.3, 1, 9)], [above, above], [0.05, 0.05])
+    twice = answer_claims([MeasuredClaim(3.3, 1, 9), MeasuredClaim(3.3, 1, 9)], [above, above], [0.05, 0.05])
     assert [one.answer for one in twice] == [UNDECIDED, UNDECIDED]
 
 
@@ -156,7 +156,9 @@ def test_of_twenty_suites_one_at_most_has_a_false_answer() -> None:
         said = set()
         for done in range(3, 9):
             means = mean_interval(seeds[:, :done])
-            measured = [Measured(float(m), float(e), done - 1) for m, e in zip(means.mean, means.error, strict=True)]
+            measured = [
+                MeasuredClaim(float(m), float(e), done - 1) for m, e in zip(means.mean, means.error, strict=True)
+            ]
             told = answer_claims(measured, [Bounds(0.0, inf)] * 4, [level_of_look(done, 8)] * 4)
             said |= {one.answer for one in told}
         false += bool(said & {SUPPORTED, REFUTED})

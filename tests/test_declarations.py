@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from synthetic_results import REGIMES, write_results
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.statistic import STATISTICS, select_columns
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -67,7 +67,7 @@ print(json.dumps(said | {"report": (Path(RESULTS) / "report.html").read_text()})
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     write_results(folder, groups={"duo": ("llama", "qwen")}, regimes=REGIMES[:2], steps=2, questions=10)
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 

@@ -13,12 +13,12 @@ from running import ingested
 from scipy import stats
 from synthetic_results import write_rows
 
-from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise
+from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise_samples
 from harness.session.cell.evaluate import journal_rows
+from harness.store.finished import TableLine, make_lines
 from harness.store.journal import write_columns
 from harness.store.manifest import PolicyEntry
 from harness.store.rows import CostRow, ExchangeRow, SampleRow, StepRow, to_arrow
-from harness.store.table import TableLine, make_lines
 from harness.store.tuning_table import read_trial_scores as trial_scores
 from harness.verification.verdict import Verdict
 
@@ -131,7 +131,7 @@ def test_best_and_majority_are_those_of_the_evaluation(tmp_path: Path) -> None:
         values = snapshot.query("SELECT metric, doc_id, value FROM questions WHERE task = 't'").to_pylist()
     scores = {("avg@5" if r["metric"] == "sampled" else r["metric"]): r for r in rows}
     assert set(scores) == {"avg@5", "best@5", "maj@5"}
-    for metric in summarise("t", [MetricSpec.parse(name) for name in scores], samples):
+    for metric in summarise_samples("t", [MetricSpec.parse(name) for name in scores], samples):
         row = scores[metric.name]
         assert row["accuracy"] == pytest.approx(metric.value, abs=1e-12), metric.name
         assert (row["questions"], row["invalid"], row["checkpoint_step"]) == (metric.documents, metric.invalid, 3)

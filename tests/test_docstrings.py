@@ -90,8 +90,8 @@ def _samples() -> list[tuple[str, str]]:
         for f in (ROOT / folder).rglob("*.py")
     ]
     for registry in (REGIMES, ENGINES, TASKS):
-        for flavour in ("", *scaffold.flavours(registry)):
-            files = scaffold.rendered(registry, "a-b", flavour).items()
+        for flavour in ("", *scaffold.list_flavours(registry)):
+            files = scaffold.render_package(registry, "a-b", flavour).items()
             samples += [(f"{registry.noun} {flavour}: {path}", text) for path, text in files if path.endswith(".py")]
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         blocks = re.findall(r"(?ms)^```python\n(.*?)^```", page.read_text())

@@ -16,7 +16,7 @@ import typer
 from running import ok
 
 from harness.cli.app import app
-from harness.suite.load import shipped
+from harness.suite.load import shipped_suites
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -83,7 +83,7 @@ def parsed(words: list[str]) -> None:
     except Exception as error:  # whichever click typer has
         raise AssertionError(f"harness {shlex.join(words)}: {error!r}") from error
     if name in ("run", "plan", "submit", "rehearse") and re.fullmatch(r"[a-z_0-9]+", rest[0]):
-        assert rest[0] in shipped(), f"no suite {rest[0]} is shipped"
+        assert rest[0] in shipped_suites(), f"no suite {rest[0]} is shipped"
 
 
 def right(command: str) -> None:
@@ -129,10 +129,10 @@ def test_a_short_command_runs_as_printed(command: str, tmp_path: Path, monkeypat
     ok(*shlex.split(command)[1:])
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(shipped_suites()))
 def test_commands_in_the_heads_of_suites_are_taken(name: str) -> None:
     for command in re.findall(
-        r"(?m)^#   ((?:harness|make) .*?)(?:\s+#.*|\s{2,}.*)?$", shipped()[name].read_text("utf-8")
+        r"(?m)^#   ((?:harness|make) .*?)(?:\s+#.*|\s{2,}.*)?$", shipped_suites()[name].read_text("utf-8")
     ):
         for one in command.split(" && "):
             right(one)

@@ -18,13 +18,13 @@ from test_sentences import seeds_of
 from harness.cli.tables import table_against_paper
 from harness.statistics import compare_regimes
 from harness.statistics.comparison import CEILING, FLOOR, IDLE, compute_family_tests
-from harness.store.ingest import STORE, ingest
+from harness.store.ingest import STORE, ingest_journals
 from harness.store.ranking import compare_pair, make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.render import render_rows
 from harness.store.sentences import write_sentence
 from harness.store.table import MEAN, seed_rows, show_rows
-from harness.suite.load import load, shipped
+from harness.suite.load import load_suite, shipped_suites
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,7 +42,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
 
 def shape(suite: str) -> tuple[int, list[int | None], int]:
     """Panels, the reference of each regime and seeds of a suite's file. As tuned every regime stands there once more a choice."""
-    loaded = load(suite)
+    loaded = load_suite(suite)
     names = [v.name for v in loaded.regimes]
     first = [None if v.name == loaded.baseline else names.index(loaded.baseline) for v in loaded.regimes]
     choices = 0 if loaded.tune is None else len(loaded.tune.groups) if loaded.tune.transfer else 1
@@ -80,7 +80,7 @@ def false_findings(panels: int, references: list[int | None], seeds: int, draws:
 SHAPES = sorted(
     {
         (panels, tuple(references), seeds)
-        for panels, references, seeds in map(shape, shipped())
+        for panels, references, seeds in map(shape, shipped_suites())
         if len(references) > 1 < seeds
     },
     key=str,
@@ -169,7 +169,7 @@ def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_som
 def test_floor_and_ceiling_withhold_the_verdict_and_say_why(tmp_path: Path, level: float, why: str) -> None:
     names = [Regime("independent", "independent", 0.0, shares=""), Regime("sgt", "sgt", 0.2)]
     write_results(tmp_path, "flat", {"g": ("a", "b")}, names, (1, 2, 3), steps=1, questions=4, repeats=2)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with duckdb.connect(str(tmp_path / STORE)) as store:
         if why == IDLE:
             store.execute(

@@ -16,8 +16,8 @@ import pytest
 from gpu_check import Workspace
 from running import harness
 
-from harness.allocation.calibration import Measured, read_record
-from harness.allocation.cost_model import device
+from harness.allocation.calibration import MeasuredSpeed, read_record
+from harness.allocation.cost_model import device_of
 from harness.engines.embedded import account
 from harness.engines.embedded.engine import EmbeddedEngine
 
@@ -76,7 +76,7 @@ def test_a_part_that_crashes_or_is_late_fails_and_the_next_goes_on(tmp_path: Pat
     assert "environment" in out.splitlines()[2]
     assert "half of a library" in (tmp_path / "lora.log").read_text()
     part, measured, _ = gpu_check.run_part("speed", Workspace("cpu", tmp_path / "late"), patience=0.001)
-    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", Measured())
+    assert (part.state, part.words, measured) == ("failed", "not done within 0.24 s", MeasuredSpeed())
 
 
 @pytest.mark.slow
@@ -127,9 +127,9 @@ def test_lora(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["H100", "CORE"])
 def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None:
-    on = replace(device(kind), train=2e14, score=3e14, read=4e11, layer=3e-5)
+    on = replace(device_of(kind), train=2e14, score=3e14, read=4e11, layer=3e-5)
     cell = gpu_check.largest(on.gpu, on, 64, gpu_check.MEMORY)[2]
-    seconds = msgspec.structs.asdict(account.phases(cell, on))
+    seconds = msgspec.structs.asdict(account.seconds_by_phase(cell, on))
     rates = gpu_check.rates(cell, on.gpu, seconds, on.layer)
     assert rates == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
 
@@ -156,7 +156,7 @@ def test_rates_are_of_the_tokens_that_there_were(workspace: Workspace, monkeypat
 
 
 def test_the_model_fits_the_memory_that_is_there() -> None:
-    on = device("RTX4090")
+    on = device_of("RTX4090")
     names = {size: gpu_check.largest(True, on, 192, size * 10**9)[0] for size in (20, 12)}
     assert names == {20: "Qwen3-0.6B", 12: "SmolLM2-360M-Instruct"}
     with pytest.raises(gpu_check.HarnessError, match="no model's step fits"):

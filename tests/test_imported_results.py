@@ -16,7 +16,7 @@ from synthetic_results import REGIMES, write_cell, write_results, write_trials
 from harness.cli.tables import show_suite
 from harness.errors import StoreError, UsageError
 from harness.store.imported_results import import_results
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import Journal, read_journal, write_columns
 from harness.store.manifest import (
     Manifest,
@@ -73,7 +73,7 @@ def add_samples(cell: Path, *rows: dict[str, str], doubled: int = 0) -> int:
 
 
 def problems(results: Path) -> list[dict[str, object]]:
-    ingest(results)
+    ingest_journals(results)
     with Snapshot(results) as snapshot:
         return snapshot.query("FROM problems").to_pylist()
 

@@ -88,7 +88,7 @@ def test_rewind_drops_later_steps_and_keeps_costs(tmp_path: Path, compacted: boo
 
 def test_a_crash_inside_compacting_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = filled(tmp_path)
-    monkeypatch.setattr(Journal, "_tidy", lambda self: None)  # killed between the rename and the clean-up
+    monkeypatch.setattr(Journal, "_remove_leftovers", lambda self: None)  # killed between the rename and the clean-up
     writer.compact()
     assert len(list((tmp_path / "journal").iterdir())) == 5
     assert steps_in(tmp_path) == list(range(1, 13))
@@ -105,10 +105,10 @@ def test_a_full_disk_is_named_and_leaves_nothing_torn(tmp_path: Path, monkeypatc
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files, "sync", full)
+    monkeypatch.setattr(files, "flush_to_disk", full)
     with pytest.raises(DiskFullError, match="No space left"):
         writer.commit(13)
-    monkeypatch.setattr(journal, "sync", full)
+    monkeypatch.setattr(journal, "flush_to_disk", full)
     with pytest.raises(DiskFullError):
         writer.compact()
     monkeypatch.undo()

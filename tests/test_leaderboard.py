@@ -26,7 +26,7 @@ from harness.errors import StoreError
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store import standing
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.kind_answers import QUESTIONS, answer_by_kind, list_harmed
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
@@ -124,7 +124,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_results(root / "large", groups=groups, seeds=range(3), steps=8, questions=10, tasks=("micro", "other"))
     write_results(root / "evil", groups=DUO, regimes=REGIMES[2:5], seeds=(1, 2), steps=3, questions=4, text=EVIL)
     for name in ("one", "large", "evil"):
-        ingest(root / name)
+        ingest_journals(root / name)
     return {path.name: path for path in root.iterdir()}
 
 
@@ -143,7 +143,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
             machine = {"processor": f"made for {manifest.regime}"}
             provenance = msgspec.structs.replace(manifest.provenance, machine=machine)
             write_manifest(place.parent, msgspec.structs.replace(manifest, provenance=provenance))
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -169,7 +169,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     results = shutil.copytree(stores["large"], tmp_path / "tuned")
     assert "not tuned" in said(page(results, "sensitivity"))
     tuning = write_trials(results, SUITE)
-    ingest(results)
+    ingest_journals(results)
     base, ours, tuned = (regime.name for regime in REGIMES[:3])
     app = page(results, "sensitivity")
     table, trials = (frame.value for frame in app.dataframe)
@@ -185,7 +185,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
         for on, final in zip(("first pair", "second pair"), finals, strict=True)
     ]
     write_tuning(results, read_suite(results / SUITE), msgspec.structs.replace(tuning, variants=tuple(moved)))
-    ingest(results)
+    ingest_journals(results)
     app = page(results, "sensitivity")
     table, transfer, _ = (frame.value for frame in app.dataframe)
     assert f"{ours}, tuned on second pair" in app.selectbox(key="tuned").options
@@ -235,7 +235,7 @@ def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, mon
         tmp_path / "reference" / "theirs", read_suite(tmp_path / "theirs"), "a test", manifests, tables
     )
     shutil.rmtree(tmp_path / "theirs")
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = app_on(tmp_path, monkeypatch, suite="theirs")
     assert app.selectbox(key="suite").value == "theirs@reference"
     assert "There is no suite" not in said(app)
@@ -246,7 +246,7 @@ def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkey
         write_results(tmp_path, suite, DUO, REGIMES[:2], (1,), steps=1, questions=4)
     for file in tmp_path.glob("there/*/manifest.json"):
         write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), engine="openrlhf"))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = app_on(tmp_path, monkeypatch, engine="openrlhf", suite="here")
     assert app.selectbox(key="suite").options == ["there"]
     assert "there" in app.query_params["suite"]
@@ -284,7 +284,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("unlike", ("llama", "neox"), useless),
     ):
         write_results(folder, name, {name: pair}, regimes, (1, 2, 3, 4), steps=3, questions=400, preset="matched")
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -440,7 +440,7 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
             config={**suite.config, "regimes": lines},
         ),
     )
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -487,7 +487,7 @@ def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: p
     """A pair, with a third and with a fourth, made one effect look like three."""
     groups = {"pair": ("neox", "qwen"), "three": ("neox", "qwen", "gpt2"), "other": ("llama", "gpt2")}
     write_results(tmp_path, "nested", groups, REGIMES[:4], (1, 2, 3), steps=1, questions=40, preset="matched")
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         rows = [r for r in seed_rows(snapshot, "nested", "*") if r.metric == "avg@2"]
         head = make_heading(snapshot, "nested")
@@ -514,7 +514,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
             start = ("a" if manifest.regime == "prp" else "b") * 32
             entries = tuple(msgspec.structs.replace(p, start=start) for p in manifest.policies)
             write_manifest(file.parent, msgspec.structs.replace(manifest, policies=entries))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         (section,) = make_board(snapshot, "all").sections
     place = next(i for i, setting in enumerate(section.settings) if setting.names == "one")
@@ -526,7 +526,7 @@ def test_not_run_is_said_where_nothing_ran_alone(tmp_path: Path) -> None:
     write_results(
         tmp_path, "three", {"duo": ("neox", "gpt2")}, REGIMES[:4:3], (1, 2), steps=1, questions=4, preset="matched"
     )
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         (section,) = make_board(snapshot, "all").sections
     assert {line.regime: set(line.cells) for line in section.standings}["prp"] == {"not run", "not paired"}, (
@@ -562,7 +562,7 @@ def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
     write_results(tmp_path, "quick", DUO, seeds=(1, 2, 3, 4), steps=3, questions=400, preset="trap")
     useless = [replace(r, effect=0.0) for r in REGIMES]
     write_results(tmp_path, "fresh", DUO, useless, (1, 2, 3, 4), steps=3, questions=400, preset="trap", per_seed=True)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         quick, fresh = (
             next(r for r in show_rows(snapshot, suite) if (r.regime, r.policy, r.metric) == ("sgt", "*", "avg@2"))
@@ -590,7 +590,7 @@ def test_variants_under_names_of_their_own_are_on_the_first_screen(
 ) -> None:
     named = [REGIMES[0], replace(REGIMES[4], name="sgt-a")]
     write_results(tmp_path, "named", DUO, named, (1, 2), steps=1, questions=4, preset="matched")
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = app_on(tmp_path, monkeypatch)
     assert "No suite compares regimes with their defaults" in said(app)
     assert "shown to gain" not in said(app), "nothing was compared with its defaults"
@@ -607,7 +607,7 @@ def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path
     chosen = zip(tuning.variants, ("independent", "sgt"), ("independent", "hacpo"), strict=True)
     variants = tuple(msgspec.structs.replace(v, variant=name, final=final, on="mine") for v, name, final in chosen)
     write_tuning(tmp_path, file, msgspec.structs.replace(tuning, variants=variants))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         assert [line.regime for line in make_board(snapshot, "tuned").sections[0].standings] == ["sgt"]
 
@@ -733,7 +733,7 @@ def test_head_to_head_judges_a_pair_as_its_panel_does(tmp_path: Path) -> None:
     """Its correction was over one benchmark, the table's is over all."""
     regimes, place = [REGIMES[0], replace(REGIMES[2], effect=0.15)], ("prp", "t", "maj@2")
     write_results(tmp_path, "s", DUO, regimes, (1, 2, 3), steps=1, questions=60, tasks=tuple("tuvwxy"))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     with Snapshot(tmp_path) as snapshot:
         rows = [r for r in show_rows(snapshot, "s") if (r.regime, r.task, r.metric) == place]
     app = page(tmp_path, "head-to-head", "s", task="t", metric="maj@2")
@@ -746,7 +746,7 @@ def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
     """Not the baseline, last and best, with itself, nor what had twice the rollouts with it."""
     regimes = [replace(REGIMES[2], effect=-0.4), replace(REGIMES[1], effect=0.4), REGIMES[0]]
     write_results(tmp_path, SUITE, DUO, regimes, (1,), steps=1, questions=20)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = page(tmp_path, "head-to-head")
     assert app.selectbox(key="a").value == "prp"
     assert "1 seed\\)" in said(app)
@@ -756,7 +756,7 @@ def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They ended with tracebacks. The store may be deleted at any time."""
     write_results(tmp_path, "s@lab", DUO, REGIMES[:2], (1,), steps=1, questions=2)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     for name in ("tuning", "submission"):
         (tmp_path / "s@lab" / f"{name}.json").write_text("{")
     assert "not a tuning" in page(tmp_path, "sensitivity", "s@lab").error[0].value
@@ -784,7 +784,7 @@ def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write_manifest(place.parent, msgspec.structs.replace(manifest, state="failed", reason="![x](https://x.y)"))
             last = place
     last.write_text("{")
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -825,7 +825,7 @@ def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:
     write_rows(
         tmp_path, [sample, StepRow(policy="L", step=1)], regime="prp", regime_type="prp", seed=1, policies=policies
     )
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     assert "(empty)" in html_of(page(tmp_path, "answers", "hand")), "not: text not kept"
     assert page(tmp_path, "cell", "hand").metric[1].value == "– %"
 
@@ -857,7 +857,7 @@ def test_residuals_are_means_over_the_records_that_have_them(tmp_path: Path) -> 
         row = ExchangeRow(step=1, author="a", receiver="b", kind=regime, residual_text=0.1, **residuals)
         step = StepRow(policy="b", step=1, peer_received=1)
         write_rows(tmp_path, [row, step], regime, regime=regime, regime_type=regime, seed=1, policies=policies)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     residuals = page(tmp_path, "exchange", "hand", regime="all").dataframe[0].value.iloc[0]
     assert [residuals[name] for name in ("text", "boundary", "canonical", "records")] == pytest.approx(
         [0.1, 0.3, 0.5, 3]
@@ -895,7 +895,7 @@ def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str, par
 def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> None:
     text = EVIL + "<img src=x onerror=alert(1)>" * 40_000
     write_results(tmp_path, groups=DUO, regimes=REGIMES[2:3], seeds=(1,), steps=1, questions=2, text=text)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     for part in ("Side by side", "As sent and as read"):
         bodies = "".join(str(e.proto.body) for e in page(tmp_path, "answers", part=part).get("html"))
         sizes = [int(n.replace(",", "")) for n in re.findall(r"([0-9,]+) characters in all", bodies)]
@@ -938,7 +938,7 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], m
 def test_answers_open_on_a_regime_that_shares(tmp_path: Path) -> None:
     better = replace(REGIMES[1], effect=0.4)
     write_results(tmp_path, groups=DUO, regimes=[REGIMES[0], better, REGIMES[4]], seeds=(1,), steps=1, questions=10)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     assert page(tmp_path, "answers").selectbox(key="regime").value == "sgt"
 
 
@@ -948,7 +948,7 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     groups = {"duo": ("llama", "qwen"), "trio": ("llama", "qwen", "gpt2")}
     write_results(tmp_path, groups=groups, regimes=[REGIMES[0], REGIMES[2]], seeds=(1, 2), steps=3, questions=10)
     write_results(tmp_path, "kept", groups, [REGIMES[0], REGIMES[2]], (1, 2), steps=3, questions=10, exchanges=0)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     pictures = {}
     for suite in (SUITE, "kept"):
         for group in groups:
@@ -989,7 +989,7 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
         write_rows(tmp_path, rows, regime, regime=regime, regime_type=regime, seed=1, policies=policies)
     for i, regime in enumerate(REGIMES[:4]):
         write_cell(tmp_path, "apart", f"g{i}", "ab"[: 1 + (i < 3)], regime, 1, 1, 4, 0, ("t",), 0)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = page(tmp_path, "exchange", "hand")
     (picture,) = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
     told = json.loads(picture.proto.spec)["description"]
@@ -1127,7 +1127,7 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
 def test_the_report_has_groups_of_one_policy_too(tmp_path: Path) -> None:
     groups = {"duo": DUO["duo"], "one": ("llama",), "other": ("qwen",), "same": ("llama",)}
     write_results(tmp_path, "s", groups, REGIMES[:3], (1, 2), steps=2, questions=6)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     text = reported(tmp_path, tmp_path)
     parts = re.findall(r"<h3>greedy(.*?)</h3>(.*?)(?=<h3>|<p class=soft>)", text, re.S)
     assert [heading for heading, _ in parts] == ["", ", llama", ", qwen"]
@@ -1139,7 +1139,7 @@ def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
     evil = "\x07\u202e\u2028\uffff"
     regime, groups = replace(REGIMES[0], name=f"own{evil}"), {f"pair{evil}": ("llama", "qwen")}
     write_results(tmp_path, "s", groups, [regime], (1,), steps=1, questions=2, tasks=(f"task{evil}",))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     text = reported(tmp_path, tmp_path)
     assert not set(evil) & set(text)
     assert "pair\\x07\\x202e\\x2028\\xffff" in text

@@ -11,14 +11,15 @@ from running import ingested
 from synthetic_results import REGIMES, Regime, write_results
 
 from harness.errors import StoreError
-from harness.store.diagnosis import diagnose, summarise_training
-from harness.store.ingest import ingest
+from harness.store.diagnosis import diagnose_suite, summarise_training
+from harness.store.finished import group_by_line, read_finished
+from harness.store.ingest import ingest_journals
 from harness.store.journal import Journal
 from harness.store.manifest import read_manifest, write_manifest
 from harness.store.read import Snapshot
 from harness.store.rows import ExchangeRow, StepRow
 from harness.store.symptoms import Trouble
-from harness.store.table import MEAN, group_by_line, read_finished
+from harness.store.table import MEAN
 
 SUITE = "synthetic-small"
 
@@ -29,7 +30,7 @@ def results(folder: Path, seeds: int) -> Path:
     write_results(folder, seeds=range(seeds), regimes=regimes, steps=6, questions=4, exchanges=5)
     worst = sorted(folder.glob(f"{SUITE}/*/manifest.json"))[0].parent
     write_manifest(worst, msgspec.structs.replace(read_manifest(worst), state="failed", reason="it rained"))
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -46,8 +47,8 @@ def test_questions_to_the_store_do_not_grow_with_the_cells(tmp_path: Path, monke
             read_finished(snapshot, SUITE), read_finished(snapshot, SUITE)
             counts.append(len(asked))
             cells = snapshot.query("SELECT cell FROM current_cells WHERE kind = 'cell'")["cell"].to_pylist()
-            whole = diagnose(snapshot, SUITE)
-            each = [f for cell in cells for f in diagnose(snapshot, SUITE, cell)]
+            whole = diagnose_suite(snapshot, SUITE)
+            each = [f for cell in cells for f in diagnose_suite(snapshot, SUITE, cell)]
         assert {f.trouble.value for f in whole} >= {"missing", "peer data never used"}
         assert sorted(map(str, whole)) == sorted(map(str, each))
     assert counts[0] == counts[1] < 12
@@ -110,4 +111,4 @@ def test_a_policy_to_which_nobody_is_to_send_is_no_finding(tmp_path: Path, shari
     journal.append(ExchangeRow(step=1, author="llama", receiver="gpt2", kind="rollout", prompt_id="p", used=True))
     journal.commit(1)
     with ingested(tmp_path) as snapshot:
-        assert {f.policy for f in diagnose(snapshot, SUITE) if f.trouble is Trouble.UNSENT} == told
+        assert {f.policy for f in diagnose_suite(snapshot, SUITE) if f.trouble is Trouble.UNSENT} == told

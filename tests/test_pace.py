@@ -16,12 +16,13 @@ from harness.statistics.acceleration import Acceleration
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.worth import estimate_worth
 from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
+from harness.store.finished import ShowRow
 from harness.store.line_remarks import IDLE_CLIP, remark_on
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
 from harness.store.pace_table import write_kappa, write_pace_words, write_reach, write_worth
 from harness.store.ranking import make_heading
 from harness.store.render import render_rows
-from harness.store.table import MEAN, ShowRow, show_rows
+from harness.store.table import MEAN, show_rows
 
 LADDER = (
     Line("independent"),

@@ -15,8 +15,8 @@ import pytest
 from running import harness, ingested, ok
 from synthetic_results import write_rows
 
-from harness.session.cell.cell import _begun
-from harness.session.cell.manifests import mark
+from harness.session.cell.cell import _as_it_began
+from harness.session.cell.manifests import mark_state
 from harness.session.cell.resume_point import has_begun
 from harness.session.policy import content_digest, weights_digest
 from harness.store.manifest import (
@@ -190,18 +190,18 @@ def test_a_cell_that_goes_on_started_from_what_it_noted_first(tmp_path: Path) ->
         folder = tmp_path / f"{noted}{here}{begun}"
         entry = PolicyEntry("p", "micro/llama")
         manifest = Manifest(suite="s", key="k", group="g", policies=(entry,))
-        mark(
+        mark_state(
             folder,
             msgspec.structs.replace(manifest, policies=(msgspec.structs.replace(entry, start=noted),)),
             "running",
         )
-        mark(folder, manifest, "failed")
+        mark_state(folder, manifest, "failed")
         assert read_manifest(folder).policies[0].start == noted, "a later state keeps it"
         if begun:
             (folder / "resume" / "step-00000002").mkdir(parents=True)
         assert has_begun(folder) == begun
         new = msgspec.structs.replace(manifest, policies=(msgspec.structs.replace(entry, start=here),))
-        return (_begun(new, folder) if has_begun(folder) else new).policies[0].start
+        return (_as_it_began(new, folder) if has_begun(folder) else new).policies[0].start
 
     assert started(A, B, begun=True) == A
     assert started(A, B, begun=False) == B

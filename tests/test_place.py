@@ -10,7 +10,7 @@ import pytest
 from harness.errors import StoreError
 from harness.store import database
 from harness.store.database import kind_of_mount, store_path
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 
 MOUNTS = [
     ("/", "ext4"), ("/home", "nfs4"), ("/home/local disk", "xfs"), ("/scratch", "lustre"), ("/fuse", "fuse.sshfs"),
@@ -59,7 +59,7 @@ def test_the_variable_comes_first_and_a_store_is_built_there(monkeypatch, tmp_pa
     monkeypatch.setenv("HARNESS_STORE", str(tmp_path / "stores"))
     results = tmp_path / "results"
     results.mkdir()
-    ingest(results)
+    ingest_journals(results)
     assert store_path(results) in (tmp_path / "stores").rglob("*")
     assert not [*results.iterdir()]
 
@@ -70,7 +70,7 @@ def test_results_that_may_only_be_read_have_their_store_in_the_cache(mounted, mo
     assert store_path(results).parent == results
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(database.os, "access", lambda path, mode: path != results)  # root may write anywhere
-    ingest(results)
+    ingest_journals(results)
     assert store_path(results) in (tmp_path / "cache" / "stores").rglob("*")
     assert not [*results.iterdir()]
 

@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
 from harness.store.results_folder import write_results_folder
-from harness.suite.load import load, shipped
+from harness.suite.load import load_suite, shipped_suites
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ BARE = ["What was not shown", "How to read the tables", "Smaller suites"]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Reference results of the shape of the suites `reference` and `elicit`, with numbers of our making."""
     root = tmp_path_factory.mktemp("made")
-    suite = load("reference")
+    suite = load_suite("reference")
     effects = {"sgt": 0.12, "sgt-2x": 0.12, "sapo": -0.15, "naive": 0.1}
     streams = [{"stream": v.sampling_stream} if v.sampling_stream else {} for v in suite.regimes]
     regimes = [
@@ -158,4 +158,4 @@ def test_every_mark_and_figure_names_a_shipped_suite() -> None:
     assert len(words) > 20
     for kind, *arguments in map(shlex.split, words):
         assert kind in page.FIGURES
-        assert kind in page.OVER_ALL or arguments[0] in shipped()
+        assert kind in page.OVER_ALL or arguments[0] in shipped_suites()

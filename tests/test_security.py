@@ -16,7 +16,7 @@ from synthetic_results import Regime, write_results
 
 from harness.errors import StoreError, UsageError
 from harness.store import read
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.read import START_SECONDS, Limits, Snapshot, ask_in_process
 from leaderboard import command
 
@@ -109,7 +109,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         repeats=2,
         exchanges=2,
     )
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from harness.statistics.comparison import FLOOR
+from harness.store.finished import SeedRow
 from harness.store.ranking import rank_regimes
 from harness.store.sentences import _write_apart, write_doubt, write_sentence, write_summary
-from harness.store.table import SeedRow
 
 
 def seeds_of(effects: dict[str, float], seeds: int, noise: float = 0.002, groups: int = 2) -> list[SeedRow]:

@@ -25,7 +25,7 @@ from harness.cli.tables import show_suite
 from harness.errors import DiskFullError, StoreError, UsageError
 from harness.statistics.comparison import IDLE
 from harness.store.database import create_tables
-from harness.store.ingest import STORE, ingest
+from harness.store.ingest import STORE, ingest_journals
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import (
     PolicyEntry,
@@ -55,7 +55,7 @@ FIELDS = [
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("results")
     write_results(folder, steps=6, questions=20)
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -98,7 +98,7 @@ def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, c
         for regime, processor in (("independent", "x86_64, EPYC, 2b"), ("sgt", second)):
             made = Provenance(machine={"processor": processor})
             cell(tmp_path, regime, 1, {"L": [1, 0]}, provenance=made, **more)
-        ingest(tmp_path)
+        ingest_journals(tmp_path)
         for form in ("table", "json", "markdown", "latex"):
             show_suite("hand", tmp_path, form)
         return str(capsys.readouterr().out)
@@ -247,21 +247,21 @@ def test_json_has_the_agreed_fields_and_all_formats_agree(results: Path) -> None
 
 def test_ingest_reads_only_what_changed_and_equals_a_rebuild(tmp_path: Path) -> None:
     write_results(tmp_path, steps=4, questions=6, regimes=REGIMES[:2])
-    assert ingest(tmp_path) == 2 * 3 * 2 + 4
+    assert ingest_journals(tmp_path) == 2 * 3 * 2 + 4
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         os.utime(path, (1, 1))  # long settled
-    ingest(tmp_path)
-    assert ingest(tmp_path) == 0
+    ingest_journals(tmp_path)
+    assert ingest_journals(tmp_path) == 0
     victim, gone = sorted(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))[:2]
     journal = Journal(victim)
     journal.append(StepRow(policy="llama", step=99, rollouts=7))
     journal.commit(99)
-    files.remove(gone)
-    assert ingest(tmp_path) == 1
+    files.remove_path(gone)
+    assert ingest_journals(tmp_path) == 1
     tables = {"steps": "entropy", "totals": "entropy", "scores": "error", "cells": "fingerprint", "samples": "labels"}
     stores = []
     for rebuild in (False, True):
-        ingest(tmp_path, rebuild=rebuild)
+        ingest_journals(tmp_path, rebuild=rebuild)
         with Snapshot(tmp_path) as snapshot:
             queries = (f"SELECT * EXCLUDE ({column}) FROM {table} ORDER BY ALL" for table, column in tables.items())
             stores.append([snapshot.query(query).to_pydict() for query in queries])
@@ -279,10 +279,10 @@ def test_a_folder_that_may_not_be_listed_stops_nothing(tmp_path: Path, monkeypat
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", denied)
-    assert ingest(tmp_path) == 2 + 4
+    assert ingest_journals(tmp_path) == 2 + 4
     (tmp_path / "secret").mkdir()
     with pytest.raises(PermissionError):
-        ingest(tmp_path / "secret")
+        ingest_journals(tmp_path / "secret")
 
 
 HOLDER = """
@@ -300,9 +300,9 @@ def test_one_writer_and_a_dead_one_does_not_block(results: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(StoreError, match="another process"):
-            ingest(results, deadline=0.1)
+            ingest_journals(results, deadline=0.1)
         holder.kill()
-    ingest(results, deadline=5)
+    ingest_journals(results, deadline=5)
 
 
 def test_the_documentation_names_every_table_and_column() -> None:
@@ -326,7 +326,7 @@ def test_several_suites_are_told_in_a_sentence_each_and_one_with_its_table(
     for name in ("first", "second", "second-tuning"):
         write_results(tmp_path, name, regimes=REGIMES[:2], seeds=(1, 2), steps=2, questions=6)
     write_base(tmp_path, "evaluations", "/a/model", "llama", ("micro",), 4, 1)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     show_suite(None, tmp_path, "table")
     out, err = capsys.readouterr()
     assert [line for line in out.splitlines() if not line.startswith("  ")] == ["first", "second"]
@@ -345,7 +345,7 @@ def test_groups_of_one_policy_have_lines_with_names(tmp_path: Path, capsys: pyte
     """12: they have no mean, so a line lacked its regime, and beside a pair they were not in the short table."""
     write_results(tmp_path, "solo", {"solo": ("llama",)}, REGIMES[:3], (1, 2), steps=2, questions=6)
     write_results(tmp_path, "both", {"pair": ("llama", "qwen"), "solo": ("qwen",)}, REGIMES[:3], (1, 2), 2, 6)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     for suite, full in (("solo", False), ("solo", True), ("both", True)):
         show_suite(suite, tmp_path, "table", full=full)
         metrics = 4 if full else 1
@@ -377,7 +377,7 @@ def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkey
     leftovers = [tmp_path / "harness.duckdb.4711.tmp", tmp_path / "harness.duckdb.4711.tmp.wal"]
     for path in (*leftovers, tmp_path / STORE):
         path.write_bytes(b"half a store")
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     assert not any(path.exists() for path in leftovers)
     folder = next(p.parent for p in tmp_path.glob("synthetic-small/[!b]*/manifest.json"))
     count = "SELECT count(DISTINCT suite) AS n FROM cells"
@@ -395,9 +395,9 @@ def test_a_damaged_store_is_built_again_from_the_journals(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("harness.store.ingest.sync", full)
+    monkeypatch.setattr("harness.store.ingest.flush_to_disk", full)
     with pytest.raises(DiskFullError):
-        ingest(tmp_path, rebuild=True)
+        ingest_journals(tmp_path, rebuild=True)
     assert (tmp_path / STORE).read_bytes() == before
     assert not list(tmp_path.glob("*.tmp*"))
 
@@ -414,7 +414,8 @@ def test_sums_of_integers_are_integers(results: Path) -> None:
 
 
 def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():
-    read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\nfrom harness.limits import loading\nwith loading(): pass"
+    read = "import duckdb; duckdb.sql('SELECT 1').fetchall()\n"
+    read += "from harness.limits import without_collection\nwith without_collection(): pass"
     done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
 

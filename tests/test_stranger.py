@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder that has the reference results alone."""
     folder = tmp_path_factory.mktemp("stranger")
     (folder / "reference").symlink_to(ROOT / "results" / "reference")
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner, parse, syntax_digest
+from harness.versions import BESIDE, PACKAGES, ROOT, files_of, owner_of, parse_versions, syntax_digest
 
 COMPUTES_NOTHING = {
     "allocation", "bandit", "cache", "cli", "clusters", "errors", "files", "formats", "limits", "phases",
@@ -57,12 +57,12 @@ def test_a_changed_formula_is_found_with_the_line_to_edit(tree: Path) -> None:
     file.write_text(text.replace(formula, "pool.max()", 1))
     done = gate(tree)
     assert done.returncode == 1
-    line = parse((tree / "harness/versions.toml").read_text())["learning"].line
+    line = parse_versions((tree / "harness/versions.toml").read_text())["learning"].line
     assert (tree / "harness/versions.toml").read_text().splitlines()[line - 1] == "version = 1"
     assert f"harness/versions.toml:{line}: [learning]" in done.stdout
     assert "[tasks]" not in done.stdout
     assert gate(tree, "--raise", "learning").returncode == 0
-    assert parse((tree / "harness/versions.toml").read_text())["learning"].version == 2
+    assert parse_versions((tree / "harness/versions.toml").read_text())["learning"].version == 2
     assert gate(tree).returncode == 0
 
 
@@ -72,7 +72,7 @@ def test_a_refactoring_is_recorded_without_raising(tree: Path) -> None:
     assert "[regimes/sgt]" in gate(tree).stdout
     gate(tree, "--keep")
     assert gate(tree).returncode == 0
-    assert parse((tree / "harness/versions.toml").read_text())["regimes/sgt"].version == 1
+    assert parse_versions((tree / "harness/versions.toml").read_text())["regimes/sgt"].version == 1
 
 
 def test_the_digest_reads_code_alone() -> None:
@@ -99,7 +99,7 @@ def test_the_digest_reads_code_alone() -> None:
 def test_a_table_with_the_marks_of_a_conflict_reads() -> None:
     ours, theirs = 'version = 2\nsyntax = "aa"', 'version = 3\nsyntax = "bb"'
     text = f'[learning]\n<<<<<<< ours\n{ours}\n=======\n{theirs}\n>>>>>>> theirs\n\n["regimes/sgt"]\nversion = 1\nsyntax = "cc"\n'
-    table = parse(text)
+    table = parse_versions(text)
     assert (table["learning"].version, table["learning"].line) == (3, 6)
     assert table["regimes/sgt"].version == 1
 
@@ -110,5 +110,5 @@ def test_every_package_is_versioned_or_known_to_compute_nothing() -> None:
     assert here - places - COMPUTES_NOTHING == set(), "say in harness/versions.py whether it computes results"
     assert all((ROOT / place).exists() for place in BESIDE)
     assert all(files_of(package) for package in PACKAGES)
-    assert owner(ROOT / "harness/session/cell/evaluate.py") == "evaluation"
-    assert owner(ROOT / "harness/session/driver/progress.py") is None
+    assert owner_of(ROOT / "harness/session/cell/evaluate.py") == "evaluation"
+    assert owner_of(ROOT / "harness/session/driver/progress.py") is None

@@ -39,10 +39,19 @@ import torch
 import transformers
 
 import harness
-from harness.allocation.calibration import Card, HardwareRecord, Measured, Part
-from harness.allocation.cost_model import CORE, CellDemand, Device, PolicyDemand, Workload, device, score_seconds, sheet
-from harness.allocation.inventory import has_bf16, visible
-from harness.allocation.shapes import shape_from_config, shipped
+from harness.allocation.calibration import HardwareRecord, MeasuredPart, MeasuredSpeed, RecordedCard
+from harness.allocation.cost_model import (
+    CORE,
+    CellDemand,
+    Device,
+    PolicyDemand,
+    Workload,
+    cost_sheet_of,
+    device_of,
+    score_seconds,
+)
+from harness.allocation.inventory import has_bf16, list_visible_gpus
+from harness.allocation.shapes import shape_from_config, shipped_configs
 from harness.cli.listing import examine
 from harness.engines.conformance import CHECKS, TOLERANCE, Case, tiny_policy, tiny_prompts
 from harness.engines.embedded import account
@@ -54,13 +63,13 @@ from harness.errors import HarnessError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.cell.manifests import packages, processor
+from harness.session.cell.manifests import describe_processor, package_versions
 from harness.session.policy import base_folder
 from harness.session.suite.planning import plan_for
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.journal import read_journal
 from harness.submission.rerun import compare_tables
-from harness.suite.load import load
+from harness.suite.load import load_suite
 
 ROOT = Path(__file__).parents[1]
 MEMORY = 20 * 10**9  # bytes of the GPU that the check may take
@@ -84,7 +93,7 @@ class Workspace:
 
 @dataclass(slots=True)
 class PartReport:
-    """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.Measured`."""
+    """By a part. faults: lines; any makes it a failure. lacks: why it was skipped. measured: of `calibration.MeasuredSpeed`."""
 
     words: str = ""
     figures: dict[str, float | str | None] = field(default_factory=dict)
@@ -108,7 +117,9 @@ def ask(*command: str) -> str:
 
 def card(question: str) -> str:
     """Of the first GPU that CUDA shows."""
-    return ask("nvidia-smi", "-i", visible()[0].name, f"--query-gpu={question}", "--format=csv,noheader,nounits")
+    return ask(
+        "nvidia-smi", "-i", list_visible_gpus()[0].name, f"--query-gpu={question}", "--format=csv,noheader,nounits"
+    )
 
 
 def used_memory() -> int:
@@ -135,7 +146,7 @@ def environment(workspace: Workspace) -> PartReport:
     here = {package: version(package).partition("+")[0] for package in pins}
     off = [f"{package} {here[package]}, not {pin}" for package, pin in pins.items() if here[package] not in {"", pin}]
     report = PartReport(
-        f"versions as in {name}", {"python": sys.version.split()[0], "processor": processor(), "pins": name}
+        f"versions as in {name}", {"python": sys.version.split()[0], "processor": describe_processor(), "pins": name}
     )
     report.faults += [
         f"{check.name}: {check.found}" for check in examine(workspace.folder) if check.needed and not check.ok
@@ -143,15 +154,16 @@ def environment(workspace: Workspace) -> PartReport:
     report.faults += [f"other versions than in {name}: {'; '.join(off)}"] if off else []
     if workspace.gpu:
         count, driver, capability = torch.cuda.device_count(), card("driver_version"), card("compute_cap")
+        first = list_visible_gpus()[0].name
         pairs = [(i, j) for i in range(count) for j in range(count) if i != j]
         report.figures |= {
             "card": card("name"), "memory, MiB": card("memory.total"), "driver": driver, "compute capability": capability,
-            "GPUs": count, "NVLink of the first": ask("nvidia-smi", "nvlink", "--status", "-i", visible()[0].name) or "none",
+            "GPUs": count, "NVLink of the first": ask("nvidia-smi", "nvlink", "--status", "-i", first) or "none",
             "CUDA of torch": torch.version.cuda,
             "pairs with P2P": f"{sum(torch.cuda.can_device_access_peer(*pair) for pair in pairs)} of {len(pairs)}",
         }  # fmt: skip
         report.words = f"{card('name')}, driver {driver}, {report.words}"
-        if not has_bf16(visible()[0].kind):
+        if not has_bf16(list_visible_gpus()[0].kind):
             report.faults.append(f"compute capability {capability}: no bf16")
         if not driver.partition(".")[0].isdigit() or int(driver.partition(".")[0]) < DRIVER:
             report.faults.append(f"driver {driver or 'unknown'}: {DRIVER} or newer is needed")
@@ -261,8 +273,8 @@ def timed(work: Callable[[], object], gpu: bool) -> float:
 
 def speed(workspace: Workspace) -> PartReport:
     """A step of the embedded engine by phase and by part of memory, as planned and as measured."""
-    kind, answer = (visible()[0].kind, 192) if workspace.gpu else (CORE, 64)
-    on, free = device(kind), torch.cuda.mem_get_info()[0] if workspace.gpu else MEMORY
+    kind, answer = (list_visible_gpus()[0].kind, 192) if workspace.gpu else (CORE, 64)
+    on, free = device_of(kind), torch.cuda.mem_get_info()[0] if workspace.gpu else MEMORY
     name, config, cell, tokens = largest(workspace.gpu, on, answer, min(MEMORY, free))
     policy = cell.policies[0]
     folder = build(config, workspace.folder / "model", torch.bfloat16 if workspace.gpu else torch.float32)
@@ -291,7 +303,7 @@ def speed(workspace: Workspace) -> PartReport:
         left, whole = torch.cuda.mem_get_info()
         own = whole - left - workspace.taken
         report.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
-    planned, counted = account.phases(cell, on), account.process_memory(cell, tokens, on)
+    planned, counted = account.seconds_by_phase(cell, on), account.process_memory(cell, tokens, on)
     report.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
     for phase, taken in seconds.items():
         number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
@@ -302,7 +314,11 @@ def speed(workspace: Workspace) -> PartReport:
         }
     for part, size in memory.items():
         report.figures |= {f"{part}, MB, measured": size / 1e6, f"{part}, MB, planned": getattr(counted, part) / 1e6}
-    for rate, most in (("train", sheet(kind).peak), ("score", sheet(kind).peak), ("read", sheet(kind).bandwidth)):
+    for rate, most in (
+        ("train", cost_sheet_of(kind).peak),
+        ("score", cost_sheet_of(kind).peak),
+        ("read", cost_sheet_of(kind).bandwidth),
+    ):
         report.figures[f"{rate}, share of the peak"] = report.measured[rate] / most
     report.below("memory, share of the plan", sum(memory.values()) / (counted.train - counted.context), 1.15)
     report.words = (
@@ -314,7 +330,7 @@ def speed(workspace: Workspace) -> PartReport:
 def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str, Mapping[str, Any], CellDemand, int]:
     """The first model that fits with some micro-batch: its step as the plan sees it, and tokens of that."""
     work = Workload(1, PROMPTS, PROMPT, answer, PROMPT + answer, scored=1.0, mean=1.0)
-    for name, config in ((name, shipped()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
+    for name, config in ((name, shipped_configs()[name]) for name in ON_GPU) if gpu else (("a small Llama", ON_CPU),):
         shape = shape_from_config(name, config if gpu else {**config, **IDS})
         cell = CellDemand((PolicyDemand("a", shape, ROLLOUTS, "bf16" if gpu else "fp32"),), work)
         for tokens in (MICRO_TOKENS, *account.FEWER_TOKENS):
@@ -325,10 +341,10 @@ def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str,
 
 def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: float) -> dict[str, float]:
     """The account's rates by measured seconds: its work at a rate of 1, over what its layers' own time leaves."""
-    waits = account.phases(cell, replace(FREE, layer=layer, gpu=gpu))
+    waits = account.seconds_by_phase(cell, replace(FREE, layer=layer, gpu=gpu))
 
     def rate(phase: str, taken: float, **one: float) -> float:
-        at_one: float = getattr(account.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
+        at_one: float = getattr(account.seconds_by_phase(cell, replace(FREE, gpu=gpu, **one)), phase)
         return at_one / max(seconds[phase] - taken, seconds[phase] / 20)
 
     measured = {
@@ -405,7 +421,7 @@ def bases(workspace: Workspace) -> PartReport:
     """The base checkpoints that the cells below begin from, each trained on the CPU by a process of its own."""
     if not workspace.gpu:
         return PartReport(lacks="for a GPU's cells")
-    policies = load("smoke").groups[0].policies
+    policies = load_suite("smoke").groups[0].policies
     with ProcessPoolExecutor(len(policies), get_context("spawn")) as pool:
         made = partial(base_folder, options={"numerics": "fast"})  # as cells on a GPU
         folders = [path.name for path in pool.map(made, policies, repeat(1))]
@@ -421,7 +437,9 @@ def turns(workspace: Workspace, *overrides: str) -> PartReport:
         f"engine_options.{name}" for name in ("dtype=bf16", "share_devices=true", "sleep=true", "enforce_eager=true")
     ]
     sets += ["training.steps=4", "training.checkpoint_every=4", "evaluation.curve_every=4"]
-    sets += [f"engine_options.rollout_memory={ROLLOUT_MEMORY / visible()[0].memory:.3f}"] if workspace.gpu else []
+    sets += (
+        [f"engine_options.rollout_memory={ROLLOUT_MEMORY / list_visible_gpus()[0].memory:.3f}"] if workspace.gpu else []
+    )
     report = one_cell("suites/openrlhf_cpu.yaml", "llama-qwen/hacpo/11", [*sets, *overrides], workspace)
     report.words = f"{report.words}, each followed by a weight sync whose tensors arrived as sent"
     return report
@@ -430,7 +448,7 @@ def turns(workspace: Workspace, *overrides: str) -> PartReport:
 def one_cell(suite: str, only: str, overrides: Sequence[str], workspace: Workspace) -> PartReport:
     """A cell of a suite: its seconds by phase, planned and measured, planned memory, and what the sampler is off by."""
     suite = str(ROOT / suite) if "/" in suite else suite
-    kinds = plan_for(prepare(suite, workspace.folder / "plan", overrides=overrides, only=[only]), None).kinds
+    kinds = plan_for(prepare_named(suite, workspace.folder / "plan", overrides=overrides, only=[only]), None).kinds
     tables = read_journal(run_cell(suite, only, overrides, workspace.folder / "run")).tables
     spent = tables["costs"].to_pandas().groupby("phase")["wall_seconds"].sum().to_dict()
     drift = tables["steps"].to_pandas()["sampler_drift"].mean()
@@ -474,8 +492,8 @@ def in_process(name: str, device: str, folder: str) -> None:
     (workspace.folder / "report.json").write_bytes(msgspec.json.encode(report, enc_hook=float))
 
 
-def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Measured, int]:
-    """In a process, whatever happens to it: the part, its share of `Measured`, and the most bytes of the GPU that were taken."""
+def run_part(name: str, workspace: Workspace, patience: float) -> tuple[MeasuredPart, MeasuredSpeed, int]:
+    """In a process, whatever happens to it: the part, its share of `MeasuredSpeed`, and the most bytes of the GPU taken."""
     workspace.folder.mkdir(parents=True)
     log, begin, limit = workspace.folder / "log", time.monotonic(), PARTS[name][1] * patience
     used, most, late = used_memory() if workspace.gpu else 0, 0, False
@@ -484,10 +502,10 @@ def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Me
         while process.poll() is None and not late:
             time.sleep(0.2)
             most, late = max(most, used_memory() - used) if workspace.gpu else 0, time.monotonic() - begin > limit
-    report, measured = PartReport(), Measured()
+    report, measured = PartReport(), MeasuredSpeed()
     try:
         report = msgspec.json.decode((workspace.folder / "report.json").read_bytes(), type=PartReport)
-        measured = msgspec.convert(report.measured, Measured, strict=False)
+        measured = msgspec.convert(report.measured, MeasuredSpeed, strict=False)
     except FileNotFoundError:
         last = (log.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
         report.faults.append(f"not done within {limit:g} s" if late else f"exit code {process.returncode}: {last}")
@@ -499,7 +517,7 @@ def run_part(name: str, workspace: Workspace, patience: float) -> tuple[Part, Me
     words = plain(report.lacks or "; ".join(report.faults) or report.words)
     figures = {key: plain(value) if isinstance(value, str) else value for key, value in report.figures.items()}
     seconds = round(time.monotonic() - begin, 1)
-    return Part(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
+    return MeasuredPart(name=name, state=state, seconds=seconds, words=words, figures=figures), measured, most  # type: ignore[arg-type]
 
 
 def plain(words: str) -> str:
@@ -537,7 +555,7 @@ def keep_logs(folder: Path, to: Path) -> None:
 def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float) -> int:
     """Exit code."""
     print("the first NVIDIA GPU" if workspace.gpu else "no GPU is checked: the CPU with small models", flush=True)
-    parts, measured, most = list[Part](), Measured(), 0
+    parts, measured, most = list[MeasuredPart](), MeasuredSpeed(), 0
     for name in names:
         part, rated, taken = run_part(name, replace(workspace, folder=workspace.folder / name), patience)
         parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
@@ -545,11 +563,11 @@ def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float)
         if part.state == "failed":
             keep_logs(workspace.folder / name, to / f"{name}.log")
         shutil.rmtree(workspace.folder / name, ignore_errors=True)
-    first = visible()[0] if workspace.gpu else None
+    first = list_visible_gpus()[0] if workspace.gpu else None
     record = HardwareRecord(
-        format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=packages(),
-        card=Card(kind=first.kind, name=card("name"), memory=first.memory) if first else
-        Card(kind=CORE, name=processor(), memory=psutil.virtual_memory().total),
+        format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=package_versions(),
+        card=RecordedCard(kind=first.kind, name=card("name"), memory=first.memory) if first else
+        RecordedCard(kind=CORE, name=describe_processor(), memory=psutil.virtual_memory().total),
         measured=measured, parts=tuple(parts), peak_memory=most if first else None,
     )  # fmt: skip
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
@@ -567,13 +585,13 @@ def main() -> int:
     )
     parser.add_argument("--patience", type=float, default=1.0, help="so many times the deadlines, on a slow machine")
     given = parser.parse_args()
-    if given.device == "cuda" and not visible():
+    if given.device == "cuda" and not list_visible_gpus():
         parser.error("--device cuda: nvidia-smi lists no GPU that CUDA_VISIBLE_DEVICES leaves")
     try:
         given.to.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"--to {given.to}: {error.strerror}")
-    on = given.device or ("cuda" if visible() else "cpu")
+    on = given.device or ("cuda" if list_visible_gpus() else "cpu")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
         return check(Workspace(on, Path(scratch)), given.to, given.only, given.patience)
 

@@ -29,7 +29,7 @@ from harness.engines.protocol import Sampling
 from harness.errors import HarnessError
 from harness.experience.answers import Prompt
 from harness.session.policy import micro_spec
-from harness.suite.load import load
+from harness.suite.load import load_suite
 from harness.tasks.micro import GROUPS, LEVELS, SKILLS, as_prompts
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def main(
     to: Annotated[Path, typer.Option("--to", help="Folder of the records.")] = ROOT / "results" / "starts",
 ) -> None:
     """Measure the starts of a suite's micro policies that were not measured yet."""
-    config = load(suite)
+    config = load_suite(suite)
     file = to / f"{config.name}.json"
     known = read_measured(file)
     starts, policies = dict(known.starts), dict(known.policies)

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import msgspec
 
-from harness.tasks.data import SETS, SOURCES, load
+from harness.tasks.data import SETS, SOURCES, load_set
 from harness.tasks.overlap import INDEX, Index, find_overlaps
 from harness.tasks.registry import EVALUATION_SETS
 
 
 def index(folder: Path) -> Index:
-    evaluation = [(name, row.id, row.problem) for name in EVALUATION_SETS for row in load(name, folder)]
+    evaluation = [(name, row.id, row.problem) for name in EVALUATION_SETS for row in load_set(name, folder)]
     return Index(
         sets={name: SETS[name].sha256 for name in (*EVALUATION_SETS, *SOURCES.values())},
         overlaps={
-            source: find_overlaps(((row.id, row.problem) for row in load(source, folder)), evaluation)
+            source: find_overlaps(((row.id, row.problem) for row in load_set(source, folder)), evaluation)
             for source in SOURCES.values()
         },
     )

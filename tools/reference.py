@@ -42,13 +42,13 @@ from harness.engines.embedded.numerics import ENVIRONMENT
 from harness.engines.embedded.presets import SHIPPED
 from harness.engines.embedded.warmup import REPORT, MicroSpec, train_base
 from harness.errors import HarnessError, UsageError
-from harness.files import remove
+from harness.files import remove_path
 from harness.learning import registry
-from harness.limits import settle
+from harness.limits import use_one_thread
 from harness.phases import Interrupted
 from harness.session.cell.manifests import label_of
 from harness.store.imported_results import COMPACT
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal, write_columns
 from harness.store.manifest import (
     MARK,
@@ -75,7 +75,7 @@ from harness.submission.check import describe_settings
 from harness.submission.proofs import judge_again
 from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train_and_compare, train_cell
 from harness.verification.verifier import Verifier
-from harness.versions import PACKAGES, versions
+from harness.versions import PACKAGES, versions_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
@@ -94,7 +94,7 @@ def make(
     to: Where = RESULTS,
     partly: Annotated[bool, typer.Option("--partly", help="Leave out cells that are not finished.")] = False,
 ) -> None:
-    ingest(results)
+    ingest_journals(results)
     for suite in suites:
         finished = gather_suite(results, suite, partly=partly)
         if finished.unfinished:
@@ -113,7 +113,7 @@ def make(
             write_submission(draft, Submission(badge="reference", category=describe_settings(finished.resolved)))
             read_reference(draft)
             _check_same_table(suite, finished.file, results, Path(place))
-            remove(target)
+            remove_path(target)
             shutil.copytree(draft, target)
         size = sum(file.stat().st_size for file in target.iterdir())
         print(f"{target}: {len(manifests)} cells and base checkpoints, {size:,} bytes")
@@ -187,7 +187,7 @@ def _rescore_samples(table: pa.Table, verifier: Verifier) -> tuple[pa.Table, int
 def _check_same_table(suite: str, file: SuiteFile, results: Path, place: Path) -> None:
     """Raises UsageError where the results folder in `place` gives another table than the run."""
     kept_as = f"{suite}{MARK}"
-    ingest(place)
+    ingest_journals(place)
     with Snapshot(results, file) as ours, Snapshot(place) as kept:
         same = all(give(ours, suite) == give(kept, kept_as) for give in (show_rows, read_moments))
         left, right = read_tuning(results, suite, file), read_tuning(place, kept_as)
@@ -316,7 +316,7 @@ def _drawn_bases(seed: int, count: int) -> list[Names]:
 def _is_current(manifest: Manifest) -> bool:
     """Whether today's code is of the results versions that the cell was made with; rows of others may differ."""
     stored = manifest.identity.versions
-    now = versions(package for package in stored if package in PACKAGES)
+    now = versions_of(package for package in stored if package in PACKAGES)
     return bool(stored) and all(stored[package] == version for package, version in now.items())
 
 
@@ -391,7 +391,7 @@ def _check(
 
 
 def main() -> None:
-    settle()
+    use_one_thread()
     try:
         app()
     except HarnessError as error:

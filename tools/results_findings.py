@@ -11,10 +11,10 @@ import numpy as np
 from harness.statistics import MARGIN
 from harness.statistics.comparison import EQUIVALENT
 from harness.store.equal_cost import FOUND
+from harness.store.finished import ShowRow
 from harness.store.pace_table import choose_rows, make_pace_line
 from harness.store.sentences import write_rate
 from harness.store.statistic import POINTS
-from harness.store.table import ShowRow
 
 # A pace between these is called the baseline's
 PACES = (0.9, 1.1)

@@ -25,7 +25,8 @@ import numpy as np
 from harness.errors import HarnessError, UsageError
 from harness.statistics import MARGIN
 from harness.statistics.comparison import GAINS, LOSES
-from harness.store.ingest import ingest
+from harness.store.finished import BySeed, ShowRow, estimate_difference, group_by_line, read_finished
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import MARK, ORIGIN
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line
 from harness.store.ranking import make_heading
@@ -33,7 +34,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import list_references
 from harness.store.sentences import verdict_mark, write_rate
 from harness.store.statistic import PERCENT, POINTS, SHARE, to_bounds, to_number
-from harness.store.table import MEAN, BySeed, ShowRow, estimate_difference, group_by_line, read_finished, show_rows
+from harness.store.table import MEAN, show_rows
 from harness.store.tuning import read_tuning
 from harness.store.tuning_table import tuning_rows, whole_group
 
@@ -109,7 +110,7 @@ def opened(results: Path) -> Iterable[Store]:  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as place:
         alone = Path(place)
         (alone / ORIGIN).symlink_to((results / ORIGIN).resolve())
-        ingest(alone)
+        ingest_journals(alone)
         with Snapshot(alone) as snapshot:
             suites = [name.removesuffix(MARK) for name in list_references(alone)]
             yield Store(alone, snapshot, suites, results / "starts")

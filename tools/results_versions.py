@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # of this checkout, whichever is installed
 
-from harness.versions import PACKAGES, ROOT, TABLE, parse, syntax_of
+from harness.versions import PACKAGES, ROOT, TABLE, parse_versions, syntax_of
 
 HEAD = """\
 # Results versions by package, and the digest of the syntax that they stand for. docs/versions.md says when to raise one.
@@ -25,7 +25,7 @@ HEAD = """\
 
 
 def changes() -> list[str]:
-    table = parse(TABLE.read_text("utf-8"))
+    table = parse_versions(TABLE.read_text("utf-8"))
     name = TABLE.relative_to(ROOT)
     problems = []
     for package in PACKAGES:
@@ -43,7 +43,7 @@ def changes() -> list[str]:
 
 
 def record(raised: list[str]) -> None:
-    table = parse(TABLE.read_text("utf-8")) if TABLE.exists() else {}
+    table = parse_versions(TABLE.read_text("utf-8")) if TABLE.exists() else {}
     parts = [HEAD]
     for package in PACKAGES:
         version = (table[package].version if package in table else 1) + (package in raised)

@@ -18,12 +18,20 @@ import numpy as np
 
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import MIN_POINTS, MIN_SEEDS, Acceleration, compare_with_clock, fit_clock
-from harness.statistics.claims import FIRST_LOOK, REFUTED, SUPPORTED, Bounds, Measured, answer_claims, level_of_look
+from harness.statistics.claims import (
+    FIRST_LOOK,
+    REFUTED,
+    SUPPORTED,
+    Bounds,
+    MeasuredClaim,
+    answer_claims,
+    level_of_look,
+)
 from harness.statistics.crossed import estimate_crossed
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.power import find_power
 from harness.statistics.worth import estimate_worth
-from harness.suite.load import load, shipped
+from harness.suite.load import load_suite, shipped_suites
 from harness.suite.schema import Suite
 
 TENTHS = 10
@@ -61,8 +69,8 @@ def shape_of(suite: Suite) -> Shape | None:
 def list_shapes() -> dict[Shape, list[str]]:
     """Return the shipped suites by shape."""
     shapes: dict[Shape, list[str]] = {}
-    for name in shipped():
-        shape = shape_of(load(name))
+    for name in shipped_suites():
+        shape = shape_of(load_suite(name))
         if shape is not None:
             shapes.setdefault(shape, []).append(name)
     return dict(sorted(shapes.items()))
@@ -180,7 +188,7 @@ def describe_false_answers(seeds: int, repetitions: int, rng: np.random.Generato
 def _is_answered(gains: np.ndarray, look: int) -> bool:
     """Say whether any claim that gains are above 0 is answered after so many seeds. gains: (claims, seeds)."""
     drawn = mean_interval(gains[:, :look])
-    measured = [Measured(float(m), float(e), look - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
+    measured = [MeasuredClaim(float(m), float(e), look - 1) for m, e in zip(drawn.mean, drawn.error, strict=True)]
     claims, seeds = gains.shape
     told = answer_claims(measured, [Bounds(0.0, inf)] * claims, [level_of_look(look, seeds)] * claims)
     return any(one.answer in (SUPPORTED, REFUTED) for one in told)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from harness.engines.embedded.plugin import EmbeddedOptions
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.suite.schema import Suite
 
 PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
@@ -27,7 +27,7 @@ for one run: `harness run SUITE --set training.steps=10`. Training samples at `t
 without top-p or top-k. Evaluation samples at temperature 1.
 """
 UNBOUNDED = 1_000_000
-ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": Settings}
+ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": OpenRLHFSettings}
 NAMES = {"string": "text", "object": "mapping"}
 BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
 Keys = dict[str, dict[str, Any]]

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from harness.allocation.cost_model import Device, device
-from harness.allocation.inventory import Inventory, gigabytes
+from harness.allocation.cost_model import Device, device_of
+from harness.allocation.inventory import Inventory, format_gigabytes
 from harness.errors import UsageError
 from harness.reading import in_words, read_text
 
@@ -23,7 +23,7 @@ Line = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=500)
 Rate = Annotated[float, Meta(ge=1e7, le=1e17)]
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RecordedCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """kind: as in `harness plan --inventory`; CORE is a core of a CPU. memory: bytes, of a CPU those of the machine."""
 
     kind: Kind
@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Annotated[int, Meta(ge=1 << 28, le=1 << 50)]
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredSpeed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the embedded engine, as in `Device`; FLOP/s by the plan's count, in bf16 on a GPU and fp32 on a core."""
 
     train: Rate | None = None
@@ -42,7 +42,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     link: Rate | None = None
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """words: what came out, or why it failed or was skipped. figures: by name, with the unit in it."""
 
     name: Line
@@ -58,10 +58,10 @@ class HardwareRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     format: Literal[1]
     made: Line
     harness: Line
-    card: Card
+    card: RecordedCard
     versions: dict[Line, Line] = {}
-    measured: Measured = Measured()
-    parts: Annotated[tuple[Part, ...], Meta(max_length=100)] = ()
+    measured: MeasuredSpeed = MeasuredSpeed()
+    parts: Annotated[tuple[MeasuredPart, ...], Meta(max_length=100)] = ()
     peak_memory: Annotated[int, Meta(ge=0, le=1 << 50)] | None = None
 
 
@@ -83,10 +83,10 @@ def measured_device(path: Path, inventory: Inventory, stands: str) -> Device:
     planned = {(n.gpu_kind, n.gpu_memory) for n in inventory.nodes if n.gpus} or {(stands.upper(), card.memory)}
     for kind, memory in sorted(planned):
         if kind != card.kind or abs(memory / card.memory - 1) > ALIKE:
-            there = f"{kind[:40] or 'a GPU of no known kind'} with {gigabytes(memory)}"
+            there = f"{kind[:40] or 'a GPU of no known kind'} with {format_gigabytes(memory)}"
             raise UsageError(
-                f"{path}: the record is of {card.kind} with {gigabytes(card.memory)}, and the plan for {there}: a record replaces "
-                "the priors of its own card alone"
+                f"{path}: the record is of {card.kind} with {format_gigabytes(card.memory)}, and the plan for {there}: a record "
+                "replaces the priors of its own card alone"
             )
     rates = msgspec.structs.asdict(record.measured)
-    return replace(device(card.kind), **{name: value for name, value in rates.items() if value is not None})
+    return replace(device_of(card.kind), **{name: value for name, value in rates.items() if value is not None})

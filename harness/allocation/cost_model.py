@@ -256,22 +256,22 @@ SHEETS: Mapping[str, CostSheet] = {
 UNKNOWN = CostSheet(100e12, 1.0e12)
 
 
-def sheet(kind: str) -> CostSheet:
+def cost_sheet_of(kind: str) -> CostSheet:
     """`A100-80G` counts as A100, A1000 does not; a modest one where the name is unknown."""
     matching = [known for known in SHEETS if re.match(rf"{known}(?!\d)", kind.upper())]
     return SHEETS[max(matching, key=len)] if matching else UNKNOWN
 
 
 @cache
-def device(kind: str) -> Device:
-    peak, bandwidth = sheet(kind)
+def device_of(kind: str) -> Device:
+    peak, bandwidth = cost_sheet_of(kind)
     rates = peak * TRAIN_EFFICIENCY, peak * SCORE_EFFICIENCY, bandwidth * BANDWIDTH_EFFICIENCY
     if kind.upper() in {"LOGICAL", CORE}:
         return Device(*rates, 1.5e-4, 0, gpu=False)
     return Device(*rates)
 
 
-class Phases(msgspec.Struct, frozen=True):
+class PhaseSeconds(msgspec.Struct, frozen=True):
     """Seconds of one whole cell; what the policies do side by side counts once."""
 
     start: float = 0.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.errors import UsageError
-from harness.limits import available, cores
+from harness.limits import available_memory, count_cores
 
 NODE_GPUS = 8
 CORES_PER_GPU = 16
@@ -21,7 +21,7 @@ LOGICAL = "logical"  # kind of a GPU that is a core of a CPU
 ACCELERATOR = "accelerator_type:"
 
 
-def gigabytes(size: float) -> str:
+def format_gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
@@ -42,7 +42,7 @@ class Card(NamedTuple):
     memory: int
 
 
-def visible() -> list[Card]:
+def list_visible_gpus() -> list[Card]:
     """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is
     late.
 
@@ -171,7 +171,7 @@ def _parse_size(size: str) -> int:
     return int(float(size.rstrip("GiB")) * (2**30 if "i" in size else 10**9))
 
 
-def parse(text: str) -> Inventory:
+def parse_inventory(text: str) -> Inventory:
     """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30. GPUs stand in
     nodes of at most eight unless said, with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
     UsageError."""
@@ -204,10 +204,10 @@ def parse(text: str) -> Inventory:
     return Inventory(tuple(listed))
 
 
-def local() -> Inventory:
+def inventory_of_machine() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
-    cards = visible()
-    return Inventory((Node("local", cores(), available(), len(cards), *_weakest_card(cards)),))
+    cards = list_visible_gpus()
+    return Inventory((Node("local", count_cores(), available_memory(), len(cards), *_weakest_card(cards)),))
 
 
 def _weakest_card(cards: Sequence[Card]) -> tuple[int, str]:
@@ -216,7 +216,7 @@ def _weakest_card(cards: Sequence[Card]) -> tuple[int, str]:
     return min((card.memory for card in cards), default=0), next((card.kind for card in (*old, *cards)), "")
 
 
-def accelerated(resources: Collection[str]) -> bool:
+def has_accelerators(resources: Collection[str]) -> bool:
     """Whether the GPUs of a Ray node or cluster with these resources are no cores of a CPU."""
     return LOGICAL not in resources and any(name.startswith(ACCELERATOR) for name in resources)
 
@@ -234,7 +234,7 @@ def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence
         memory = int(has.get("memory", 0))
         each = 0
         kind = ""
-        if gpus and accelerated(has):
+        if gpus and has_accelerators(has):
             listed = cards(name)
             if not listed:
                 raise UsageError(f"Ray node {name} has {gpus} GPUs, and nvidia-smi lists none there")
@@ -277,11 +277,11 @@ class Bundle:
 Free = dict[str, Bundle]  # what is left of each node
 
 
-def capacity(inventory: Inventory) -> Free:
+def capacity_of(inventory: Inventory) -> Free:
     return {node.name: Bundle(node.gpus, node.cores, node.memory, node.gpu_memory) for node in inventory.nodes}
 
 
-def place(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
+def place_bundles(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
     """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the
     largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
     left = dict(free)
@@ -300,9 +300,9 @@ def _holds_anywhere(bundle: Bundle, free: Free) -> bool:
     return any(node.holds(bundle) for node in free.values())
 
 
-def missing(bundles: Sequence[Bundle], free: Free) -> str:
+def explain_shortage(bundles: Sequence[Bundle], free: Free) -> str:
     """In words, what keeps bundles from being placed; empty where they fit."""
-    if place(bundles, free) is not None:
+    if place_bundles(bundles, free) is not None:
         return ""
 
     def most(of: Callable[[Iterable[int]], int], these: Iterable[Bundle]) -> Bundle:
@@ -327,9 +327,9 @@ def _describe_shortage(needed: Bundle, there: Bundle, on: str, where: str) -> st
     shortages = []
     for field, unit, show in (
         ("gpus", f" GPUs{on}", str),
-        ("gpu_memory", " per GPU", gigabytes),
+        ("gpu_memory", " per GPU", format_gigabytes),
         ("cores", f" cores{on}", str),
-        ("memory", f" of RAM{on}", gigabytes),
+        ("memory", f" of RAM{on}", format_gigabytes),
     ):
         need = getattr(needed, field)
         have = getattr(there, field)

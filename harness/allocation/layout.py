@@ -1,8 +1,6 @@
-"""Where the policies of a cell go on so many GPUs, for an engine with trainers and rollout engines: the fastest way that fits.
+"""Where one policy goes on so many GPUs, for an engine with trainers and rollout engines: the fastest way that fits.
 
-colocated: each policy has its own GPUs, on which trainer and rollout engine take turns or stand side by side; shares are
-those of the shortest step, so that the policies finish it together. stacked: all policies take turns on all GPUs, where
-that is faster, or the suite wants it.
+Trainer and rollout engine take turns on a GPU or stand side by side. `cell_layout` combines the policies of a cell.
 
 More memory, more GPUs, more RAM or faster cards never make a layout slower: all ways are compared by the seconds of the
 whole cell, every way of a smaller machine is among those of a larger one, and no way is preferred to a faster one.
@@ -10,26 +8,22 @@ whole cell, every way of a smaller machine is among those of a larger one, and n
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from harness.allocation.cost_model import (
-    DISK,
     GPU_LOGITS,
     USABLE,
-    CellDemand,
     Device,
     Memory,
-    Phases,
     PolicyDemand,
     Workload,
     checkpoint_bytes,
-    device,
+    device_of,
     kv_cache_bytes,
     logits_bytes,
     rollout_seconds,
@@ -76,7 +70,7 @@ class Gpu:
 
     @property
     def on(self) -> Device:
-        return self.measured or device(self.kind)
+        return self.measured or device_of(self.kind)
 
     @property
     def usable(self) -> int:
@@ -169,9 +163,6 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         }
 
 
-# One policy -----------------------------------------------------------------------------------------------------------
-
-
 class _Way(NamedTuple):
     """A way to place a policy's trainer and rollout engines, not yet written out. step, rest: seconds of a step, and of all
     that a cell does beside its steps; host: RAM in bytes over all GPUs."""
@@ -210,12 +201,12 @@ def policy_layouts(
     ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
     best = list[_Way]()
     for way in ways:
-        if not any(_beats(other, way) for other in best):
+        if not any(_is_as_good_as(other, way) for other in best):
             best.append(way)
     return tuple(_layout_of_way(policy, work, gpus, gpu, way, others) for way in best), least
 
 
-def _beats(one: _Way, other: _Way) -> bool:
+def _is_as_good_as(one: _Way, other: _Way) -> bool:
     """Whether one way is at least as good in all: a step, the rest of the cell, RAM."""
     return one.step <= other.step and one.rest <= other.rest and one.host <= other.host
 
@@ -333,13 +324,13 @@ class _Placing:
             work = self._work
             on = self._gpu.on
             once = rollout_seconds(self._policy, work, work.answer_tokens, self._answers, *spread, on)
-            beside_steps = sum(_beside_steps(self._policy, work, self._gpus, *spread, on))
+            beside_steps = sum(seconds_beside_steps(self._policy, work, self._gpus, *spread, on))
             stacked = 1 + STACKED_COST * (self._others > 0)
             self._known[spread] = (1 + work.again) * once, beside_steps * stacked
         return self._known[spread]
 
 
-class _BesideSteps(NamedTuple):
+class BesideSteps(NamedTuple):
     """Seconds of a policy in a whole cell, its steps apart."""
 
     measure: float
@@ -347,9 +338,9 @@ class _BesideSteps(NamedTuple):
     evaluate: float
 
 
-def _beside_steps(
+def seconds_beside_steps(
     policy: PolicyDemand, work: Workload, gpus: int, engines: int, tensor_parallel: int, concurrent: int, on: Device
-) -> _BesideSteps:
+) -> BesideSteps:
     def generate(answers: int, tokens: int) -> float:
         if not answers:
             return 0.0
@@ -357,7 +348,7 @@ def _beside_steps(
 
     # Measuring scores own answers again, under the updated policy and the base.
     tokens = 2 * work.prompts * policy.rollouts * work.mean_sequence
-    return _BesideSteps(
+    return BesideSteps(
         measure=work.measured * score_seconds(policy.model, tokens, work.mean_sequence, on) / gpus,
         curve=generate(work.curve, work.answer_tokens),
         evaluate=generate(work.evaluated, work.evaluation_tokens),
@@ -464,7 +455,7 @@ def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
     return gpu.pinned * away * ranks + written
 
 
-def _sizes_to_try(policy: PolicyDemand) -> tuple[int, ...]:
+def sizes_to_try(policy: PolicyDemand) -> tuple[int, ...]:
     """Numbers of GPUs that a policy may have."""
     return (policy.devices,) if policy.devices else SIZES
 
@@ -481,197 +472,4 @@ def places_up_to(gpus: int) -> tuple[int, ...]:
 
 def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
     """On which the policy can be trained, or None."""
-    return next((gpus for gpus in _sizes_to_try(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
-
-
-# One cell -------------------------------------------------------------------------------------------------------------
-
-
-class CellLayout(msgspec.Struct, frozen=True):
-    """memory_bytes: of GPUs and hosts. phases: of the whole cell."""
-
-    arrangement: Literal["colocated", "stacked"]
-    gpus: int
-    policies: tuple[PolicyLayout, ...]
-    step_seconds: float
-    memory_bytes: int
-    phases: Phases = Phases()
-
-    @property
-    def seconds(self) -> float:
-        return self.phases.total
-
-    @property
-    def host(self) -> int:
-        return sum(p.host for p in self.policies)
-
-    @property
-    def bundles(self) -> tuple[Bundle, ...]:
-        """One per tensor-parallel group, as a policy's."""
-        if self.arrangement != "stacked":
-            return tuple(bundle for p in self.policies for bundle in p.bundles)
-        widest = max(p.tensor_parallel for p in self.policies)
-        groups = [widest] * (self.gpus // widest) + [1] * (self.gpus % widest)
-        return tuple(Bundle(n, n, self.host // self.gpus * n, self.policies[0].capacity) for n in groups)
-
-
-@lru_cache(maxsize=65536)
-def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The fastest way on at most so many GPUs and in the RAM beside them, or None."""
-    found = _find_layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
-    return min(found, key=lambda layout: layout.seconds, default=None)
-
-
-def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
-    least = None
-    found = _find_layouts(cell, gpu, _Limit(gpus))
-    while found:  # something takes less
-        least = min(found, key=lambda layout: layout.host)
-        found = _find_layouts(cell, gpu, _Limit(gpus, ram=least.host - 1))
-    return least
-
-
-class _Limit(NamedTuple):
-    """ram: bytes for the whole cell; each: bytes beside each GPU; None for no limit."""
-
-    gpus: int
-    ram: int | None = None
-    each: int | None = None
-
-
-def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
-    """Layouts of a cell on GPUs of one kind, within a limit."""
-    several = len(cell.policies) > 1
-    found = list[CellLayout]()
-    gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
-    if not (cell.shared and several):
-        options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
-        places = fastest_together(options, cell.workload.steps, limit.gpus, limit.ram)
-        if places:
-            found.append(_combine_policies(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
-    if several and cell.shared is not False and gpu.stacks:
-        found += _in_turns(cell, limit, gpu)
-    return found
-
-
-def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) -> list[PolicyLayout]:
-    found = list[PolicyLayout]()
-    for gpus in _sizes_to_try(policy):
-        if gpus > limit.gpus:
-            break
-        found += policy_layouts(policy, work, gpus, gpu)[0]
-    return [place for place in found if limit.each is None or place.host <= limit.each * place.gpus]
-
-
-def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
-    """On each number of GPUs the fastest way in which all policies take turns on all of them."""
-    others = len(cell.policies) - 1
-    stated = cell.policies[0].devices
-    for gpus in (stated,) if stated else places_up_to(limit.gpus):
-        if gpus > limit.gpus:
-            break
-        ram = limit.ram if limit.each is None else limit.each * gpus
-        options = [policy_layouts(policy, cell.workload, gpus, gpu, others)[0] for policy in cell.policies]
-        # Their seconds and their RAM add up: of the first policies' ways only those are kept that no other beats in both.
-        kept: list[tuple[float, int, list[PolicyLayout]]] = [(0.0, 0, [])]
-        for own in options:
-            longer = [
-                (seconds + cell.workload.steps * place.seconds.total + place.rest, host + place.host, [*places, place])
-                for seconds, host, places in kept
-                for place in own
-            ]
-            kept = _keep_unbeaten([way for way in longer if ram is None or way[1] <= ram])
-        if kept:
-            yield _combine_policies(cell, gpus, kept[0][2], gpu.on, stacked=True)
-
-
-_Costs = TypeVar("_Costs", bound=float)
-
-
-def _keep_unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[tuple[_Costs, int, list[PolicyLayout]]]:
-    """Those that no other beats in both of their first two figures, the least of the first one first."""
-    kept = list[tuple[_Costs, int, list[PolicyLayout]]]()
-    for way in sorted(ways, key=lambda way: way[:2]):
-        if not kept or way[1] < kept[-1][1]:
-            kept.append(way)
-    return kept
-
-
-def fastest_together(
-    options: Sequence[Sequence[PolicyLayout]], steps: int, gpus: int, ram: int | None = None
-) -> list[PolicyLayout]:
-    """One of each policy's options, for the shortest cell on so many GPUs and in so much RAM (bytes); none where they do not
-    fit together.
-
-    A step is as long as its slowest policy's, and so is the rest of a cell. For each pace of a step, from the fastest,
-    the shortest rest is searched that fits; so nothing that fits is faster, and more of anything is never slower."""
-    if not all(options):
-        return []
-    paces = sorted({place.seconds.total for own in options for place in own})
-    rests = sorted({place.rest for own in options for place in own})
-    least_rests = [min(place.rest for place in own) for own in options]
-    least_rest = max(least_rests)
-
-    def fit(pace: float, rest: float) -> list[PolicyLayout]:
-        able = []
-        for own in options:
-            able.append([place for place in own if place.seconds.total <= pace and place.rest <= rest])
-        return _fewest_gpus(able, gpus, ram)
-
-    first = bisect_left(paces, True, key=lambda pace: bool(fit(pace, rests[-1])))
-    best = list[PolicyLayout]()
-    shortest = float("inf")
-    for pace in paces[first:]:
-        if steps * pace + least_rest >= shortest:
-            break
-        rest = rests[bisect_left(rests, True, key=lambda rest: bool(fit(pace, rest)))]
-        if steps * pace + rest < shortest:
-            best = fit(pace, rest)
-            shortest = steps * pace + rest
-    return best
-
-
-def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int | None) -> list[PolicyLayout]:
-    kept: list[tuple[int, int, list[PolicyLayout]]] = [(0, 0, [])]
-    for own in options:
-        alone = _keep_unbeaten([(place.gpus, place.host, [place]) for place in own])
-        longer: list[tuple[int, int, list[PolicyLayout]]] = []
-        for used_gpus, host, places in kept:
-            for more_gpus, more_host, place in alone:
-                longer.append((used_gpus + more_gpus, host + more_host, [*places, *place]))
-        fitting = [way for way in longer if way[0] <= gpus and (ram is None or way[1] <= ram)]
-        kept = _keep_unbeaten(fitting)
-    return kept[0][2] if kept else []
-
-
-def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
-    """The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count."""
-    work = cell.workload
-    slowest = max(places, key=lambda p: p.seconds.total).seconds
-    step = sum(p.seconds.total for p in places) if stacked else slowest.total
-    scale = work.steps * step / slowest.total if slowest.total else 0.0
-    beside = list[_BesideSteps]()
-    for policy, place in zip(cell.policies, places, strict=True):
-        spread = place.engines, place.tensor_parallel, place.concurrent
-        beside.append(_beside_steps(policy, work, place.gpus, *spread, on))
-    if stacked:
-        rest = _BesideSteps(*((1 + STACKED_COST) * sum(part) for part in zip(*beside, strict=True)))
-    else:
-        rest = max(beside, key=sum)
-    phases = Phases(
-        start=START_SECONDS * (len(places) if stacked else 1),  # on the same GPUs one after the other
-        generate=scale * slowest.rollout,
-        score=scale * slowest.score,
-        train=scale * slowest.train,
-        move=scale * slowest.move,
-        measure=rest.measure,
-        curve=rest.curve,
-        evaluate=rest.evaluate,
-        save=work.saves
-        * sum(checkpoint_bytes(p.model, p.precision, adapters=p.adapters).whole for p in cell.policies)
-        / DISK,
-    )
-    peaks = [p.peak * p.gpus for p in places]
-    memory = (max(peaks) if stacked else sum(peaks)) + sum(p.host for p in places)
-    return CellLayout("stacked" if stacked else "colocated", gpus, tuple(places), step, memory, phases)
+    return next((gpus for gpus in sizes_to_try(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)

@@ -36,7 +36,7 @@ class _Attend(torch.autograd.Function):
         return output
 
 
-def measure(name: str, raw: Mapping[str, Any]) -> ModelShape:
+def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
     """Of one that also sees or hears, the language part. Raises UsageError for an architecture that transformers does not know,
     or that is no causal language model with attention."""
     kind = str(raw.get("model_type", ""))

@@ -1,161 +1,32 @@
-"""The plan of a suite on an inventory, or what is short; and the scheduler of the prediction and of the run."""
+"""The plan of a suite on an inventory, or what is short."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
 
+from harness.allocation.cell_layout import CellLayout, cell_layout, frugal_layout
 from harness.allocation.cost_model import USABLE, CellDemand, Device
 from harness.allocation.inventory import (
     LOGICAL,
     Bundle,
     Inventory,
     Node,
-    capacity,
-    gigabytes,
+    capacity_of,
+    explain_shortage,
+    format_gigabytes,
     has_bf16,
-    missing,
-    place,
+    place_bundles,
 )
-from harness.allocation.layout import (
-    CellLayout,
-    Gpu,
-    PolicyLayout,
-    cell_layout,
-    frugal_layout,
-    least_gpus,
-    places_up_to,
-    policy_layout,
-    sizes_up_to,
-)
+from harness.allocation.layout import Gpu, least_gpus, places_up_to, policy_layout, sizes_up_to
+from harness.allocation.scheduler import JobRequest, Timetable, play_schedule
 
 MAX_PARALLEL = 16  # cells at once
 WIDEST = (8, 4, 2, 1)  # tensor parallelism at most
 LEAST_BUSY = 1e-3  # where nothing of a cell is foreseen
-
-
-# The scheduler --------------------------------------------------------------------------------------------------------
-
-
-class Request(NamedTuple):
-    """bundles: reserved all at once. seconds: predicted, for the order alone. layout: the plan's engine options, by policy.
-    turn: lower ones start first. on_gpus: bytes that it takes on its GPUs."""
-
-    key: str
-    bundles: tuple[Bundle, ...]
-    seconds: float
-    layout: Mapping[str, Mapping[str, int | float | bool]] = {}
-    turn: int = 0
-    on_gpus: int = 0
-
-
-class Scheduler:
-    """Which of a batch of jobs run now. A job gets all of its bundles at once or none; a waiting job reserves nothing. Every
-    job that fits starts, by turn, of one turn the widest first, then the longest, so each starts when all others have ended at
-    the latest. most: jobs at once."""
-
-    def __init__(self, inventory: Inventory, most: int | None = None) -> None:
-        self._inventory = inventory
-        self.free = capacity(inventory)
-        self._most = most
-        self.waiting: list[Request] = []
-        self.running: dict[str, tuple[Request, tuple[str, ...]]] = {}
-
-    def submit(self, jobs: Sequence[Request]) -> list[str]:
-        """Keys of those that start now. Each fits the empty inventory (`missing`)."""
-        self.waiting = sorted(
-            [*self.waiting, *jobs], key=lambda job: (job.turn, -self._share_of_inventory(job), -job.seconds)
-        )
-        return self._start_waiting()
-
-    def end(self, key: str) -> list[str]:
-        """A job has ended, however: keys of those that start now."""
-        job, nodes = self.running.pop(key, (None, ()))
-        for bundle, node in zip(job.bundles if job else (), nodes, strict=True):
-            self.free[node] = self.free[node].plus(bundle)
-        return self._start_waiting()
-
-    def _share_of_inventory(self, job: Request) -> float:
-        """The share of the inventory that a request takes."""
-        gpus = sum(b.gpus for b in job.bundles)
-        cores = sum(b.cores for b in job.bundles)
-        return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))
-
-    def _start_waiting(self) -> list[str]:
-        """Start the waiting requests that fit now; their keys."""
-        started = []
-        refused = set[tuple[Bundle, ...]]()
-        for job in self.waiting:
-            if self._most is not None and len(self.running) >= self._most:
-                break
-            placed = place(job.bundles, self.free) if job.bundles not in refused else None
-            if placed is None:
-                refused.add(job.bundles)
-                continue
-            self.free, nodes = placed
-            self.running[job.key] = job, nodes
-            started.append(job.key)
-        self.waiting = [job for job in self.waiting if job.key not in self.running]
-        return started
-
-
-class Timetable(NamedTuple):
-    """bound: no schedule is shorter. The last four: at the fullest moments; memory: of hosts and GPUs together."""
-
-    seconds: float = 0.0
-    bound: float = 0.0
-    core_seconds: float = 0.0
-    gpu_seconds: float = 0.0
-    together: int = 0
-    cores: int = 0
-    gpus: int = 0
-    memory: int = 0
-
-
-def timetable(jobs: Sequence[Request], inventory: Inventory, parts: int = 1, most: int | None = None) -> Timetable:
-    """Play jobs of predicted length through a run's scheduler.
-
-    parts: of each GPU, which are spread over all. most: jobs at once. The bound is the longest of the longest job and of each
-    resource's work by as much of it as there is: no schedule takes less."""
-    scheduler = Scheduler(inventory, most)
-    ends = list[tuple[float, str]]()
-    total = {"cores": inventory.cores, "gpus": inventory.gpus, "memory": inventory.memory}
-    taken: dict[str, dict[str, int]] = {}
-    held: dict[str, dict[str, int]] = {}
-    for job in jobs:
-        taken[job.key] = {name: sum(getattr(bundle, name) for bundle in job.bundles) for name in total}
-        held[job.key] = {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus}
-    seconds = {job.key: job.seconds for job in jobs}
-    now = 0.0
-    together = 0
-    peak = dict.fromkeys(total, 0)
-    gpu_seconds = 0.0
-    started = scheduler.submit(jobs)
-    while started or ends:
-        for key in started:
-            heapq.heappush(ends, (now + seconds[key], key))
-        together = max(together, len(ends))
-        for name in peak:
-            in_use = sum(held[key][name] for _, key in ends)
-            peak[name] = max(peak[name], in_use)
-        busy = min(inventory.gpus // parts, sum(taken[key]["gpus"] for _, key in ends))
-        before = now
-        (now, ended) = heapq.heappop(ends)
-        gpu_seconds += busy * (now - before)
-        started = scheduler.end(ended)
-    work: dict[str, float] = {}
-    for name in total:
-        work[name] = sum(seconds[key] * own[name] for key, own in taken.items())
-    least_by_resource = [work[name] / total[name] for name in total if total[name]]
-    bound = max([*seconds.values(), *least_by_resource], default=0.0)
-    return Timetable(now, bound, work["cores"], gpu_seconds, together, **peak)
-
-
-# The plan -------------------------------------------------------------------------------------------------------------
 
 
 class Resources(msgspec.Struct, frozen=True):
@@ -252,7 +123,7 @@ def plan_workers(
     words = without or _describe_refusals(pending, held) or _describe_refusals(first, held)
     if words:
         return _refuse_plan(words, cells, sum(kind.cells for kind in pending), inventory)
-    runs = [timetable(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
+    runs = [play_schedule(_list_requests(kinds), held, parts, workers) for kinds in (pending, first)]
     memory = min((node.gpu_memory for node in inventory.nodes if node.gpus), default=0)
     left = memory - parts * device
     margin = Margin(memory, left, left) if device else None
@@ -312,7 +183,7 @@ def _plan_alike(
         if best.seconds <= candidate.bound:
             break
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
-        run = timetable(_list_requests(plans, measured), cluster, most=candidate.places)
+        run = play_schedule(_list_requests(plans, measured), cluster, most=candidate.places)
         if run.seconds < best.seconds:
             best = run
             chosen = plans
@@ -323,15 +194,15 @@ def _plan_alike(
     return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
 
 
-def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[Request]:
+def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[JobRequest]:
     """In the order of a run: a cell of each kind, then the next one of each."""
     rounds = max((kind.cells for kind in kinds), default=0)
-    requests: list[Request] = []
+    requests: list[JobRequest] = []
     for cell in range(rounds):
         for number, kind in enumerate(kinds):
             if cell >= kind.cells:
                 continue
-            request = Request(
+            request = JobRequest(
                 key=f"{number}/{cell}",
                 bundles=kind.bundles,
                 seconds=measured.get(kind.kind, kind.seconds),
@@ -421,7 +292,7 @@ def _fastest_placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu
     be."""
     for widest in WIDEST:
         layout = cell_layout(cell, gpus, replace(gpu, widest=widest))
-        if layout is None or place(layout.bundles * copies, capacity(cluster)) is not None:
+        if layout is None or place_bundles(layout.bundles * copies, capacity_of(cluster)) is not None:
             return layout
     return None
 
@@ -483,8 +354,12 @@ def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Invento
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
     frugal = frugal_layout(cell, total, gpu)
     if frugal:
-        each = missing(frugal.bundles, capacity(cluster))
-        return f" {each}" if each else f" needs {gigabytes(frugal.host)} of RAM together on one node or evenly spread"
+        each = explain_shortage(frugal.bundles, capacity_of(cluster))
+        return (
+            f" {each}"
+            if each
+            else f" needs {format_gigabytes(frugal.host)} of RAM together on one node or evenly spread"
+        )
     return f": {_short_of_gpus(cell, total, gpu)}"
 
 
@@ -496,19 +371,19 @@ def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
         if needed is not None and needed <= total:
             continue
         size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
-        where = f"{total} GPU{'s' if total != 1 else ''} of {gigabytes(gpu.memory)} ({gigabytes(gpu.usable)} usable)"
+        where = f"{total} GPU{'s' if total != 1 else ''} of {format_gigabytes(gpu.memory)} ({format_gigabytes(gpu.usable)} usable)"
         enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
         memory = policy_layout(policy, cell.workload, total, gpu)[1]
         if not memory:
             words.append(f"{size} does not fit on {where} ({enough})")
         elif gpu.kind == LOGICAL:
             words.append(
-                f"{size} needs {gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
-                f"{gigabytes(gpu.usable)} each"
+                f"{size} needs {format_gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
+                f"{format_gigabytes(gpu.usable)} each"
             )
         else:
-            lack = gigabytes(memory - gpu.usable)
-            words.append(f"{size} needs {gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
+            lack = format_gigabytes(memory - gpu.usable)
+            words.append(f"{size} needs {format_gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
     if not words:
         together = sum(number or 0 for number in least.values())
         each = ", ".join(f"{name} {number}" for name, number in least.items())
@@ -557,7 +432,7 @@ def _describe_refusals(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
-    refusals = ((names, missing(bundles, capacity(inventory))) for bundles, names in alike.items())
+    refusals = ((names, explain_shortage(bundles, capacity_of(inventory))) for bundles, names in alike.items())
     return "; ".join(f"{_name_kinds(list(dict.fromkeys(names)))} {words}" for names, words in refusals if words)
 
 
@@ -567,125 +442,3 @@ def _at_most(inventory: Inventory, cores: int) -> Inventory:
         nodes.append(replace(node, cores=min(node.cores, cores)))
         cores -= nodes[-1].cores
     return Inventory(tuple(nodes))
-
-
-# For people -----------------------------------------------------------------------------------------------------------
-
-
-def duration(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def describe(plan: Plan) -> str:
-    """Resources, prediction and each distinct layout; or what is short."""
-    lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
-    if not plan.feasible:
-        return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
-    if not plan.pending:
-        return "\n".join([*lines, "finished: nothing is left to run"])
-    lines += [_describe_resources(plan), _describe_prediction(plan)]
-    margin = plan.margin
-    if margin:
-        caches = f"; {gigabytes(margin.spare)} with the smallest KV caches" if margin.spare != margin.left else ""
-        left = f"{gigabytes(margin.left)} of {gigabytes(margin.memory)}"
-        lines.append(f"margin     {left} left on the fullest GPU{caches}")
-    disk = plan.disk
-    if disk.kept:
-        models = f", {_format_disk(disk.caches)} of models to be had first" if disk.caches else ""
-        lines.append(f"disk       {_format_disk(disk.kept)} kept, {_format_disk(disk.running)} at the fullest{models}")
-    for layout, kinds in _group_alike_layouts(plan):
-        lines += ["", *_describe_layout(layout)]
-        lines += [_describe_kind(own, kind) for own, kind in kinds]
-    return "\n".join(lines)
-
-
-def _describe_resources(plan: Plan) -> str:
-    """The line of what a run takes of the machines."""
-    there = plan.resources
-    cells = f"{there.workers} cells side by side" if there.workers > 1 else "1 cell"
-    memory = gigabytes(plan.predicted.memory_bytes)
-    cores = f"{there.cores_used} of {there.cores} cores"
-    if not there.gpus_used:
-        return f"resources  {cells} on {cores}, {memory}"
-    return f"resources  {cells} on {there.gpus_used} of {there.gpus} GPUs, {cores}, {memory}, GPUs included"
-
-
-def _describe_prediction(plan: Plan) -> str:
-    """The line of how long a run takes, and of what it costs: on a GPU in hours from six minutes on."""
-    predicted = plan.predicted
-    if predicted.gpu_seconds >= 360:
-        cost = f"{predicted.gpu_seconds / 3600:.1f} GPU-hours"
-    elif predicted.gpu_seconds:
-        cost = f"{duration(predicted.gpu_seconds)} of GPU"
-    else:
-        cost = f"{duration(predicted.cpu_seconds)} of CPU"
-    bound = f"no schedule of these layouts takes less than {duration(predicted.wall_bound)}"
-    return f"predicted  {duration(predicted.wall_seconds)} ({bound}), {cost}"
-
-
-def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLayout, KindPlan]]]]:
-    """The layouts that differ in what is shown of them, each with the kinds of cells that it stands for."""
-    alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
-    for kind in plan.kinds:
-        layout = kind.layout
-        if layout is None:
-            continue
-        parts = [(one.policy, one.gpus, one.tensor_parallel, one.memory, one.host) for one in layout.policies]
-        alike.setdefault((layout.arrangement, *parts), []).append((layout, kind))
-    return [(same[0][0], same) for same in alike.values()]
-
-
-def _describe_layout(layout: CellLayout) -> list[str]:
-    """What a cell takes in all, and then each of its policies."""
-    gpus = f"{layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"
-    lines = [f"{layout.arrangement} on {gpus}{_describe_sizes(layout)}"]
-    for policy in layout.policies:
-        lines += _policy_lines(policy)
-    return lines
-
-
-def _describe_kind(layout: CellLayout, kind: KindPlan) -> str:
-    """How many cells of a kind there are, and how long each takes."""
-    steps = ", ".join(f"{policy.policy} {duration(policy.seconds.total)}" for policy in layout.policies)
-    cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {duration(kind.seconds)}"
-    return f"  {kind.kind}: {cells}; step {duration(layout.step_seconds)} ({steps})"
-
-
-def first_of(shortfall: str) -> str:
-    """Its first sentence, and how many there are besides."""
-    first, *more = shortfall.split("; ")
-    return first + (f" (and {len(more)} more: `harness plan --json` has all)" if more else "")
-
-
-def _format_disk(size: int) -> str:
-    """A size on disk in megabytes or gigabytes."""
-    if size >= 10**9:
-        return gigabytes(size)
-    return f"{size / 1e6:.0f} MB"
-
-
-def _describe_sizes(layout: CellLayout) -> str:
-    """What a cell adds to the total, where it is one number for all of the alike ones."""
-    on_gpus = gigabytes(layout.memory_bytes - layout.host)
-    return f": {gigabytes(layout.memory_bytes)} a cell, {on_gpus} on GPUs and {gigabytes(layout.host)} of RAM"
-
-
-def _policy_lines(policy: PolicyLayout) -> list[str]:
-    ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
-    ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
-    return [
-        f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
-        f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
-        f"    {gigabytes(policy.peak)} of {gigabytes(policy.capacity)} per GPU, {gigabytes(policy.host)} of RAM",
-        *(f"    {_describe_moment(when, parts)}" for when, parts in policy.moments().items()),
-    ]
-
-
-def _describe_moment(when: str, parts: Mapping[str, int]) -> str:
-    """The parts of memory at one moment of a run, and their sum."""
-    named = {"kv_cache": "KV cache"}
-    words = [f"{named.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in parts.items() if size]
-    return f"{when} {sum(parts.values()) / 1e9:.1f}: {', '.join(words)}"

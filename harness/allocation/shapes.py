@@ -18,7 +18,7 @@ import yaml
 
 from harness.cache import PRETRAINED, hub_cache, model_folder
 from harness.errors import UsageError
-from harness.limits import UNUSED, loading
+from harness.limits import UNUSED, without_collection
 from harness.reading import in_words, read_text
 
 MICRO = "micro/"
@@ -90,7 +90,7 @@ FAST = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "Arm BF16"}
 EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp32 gives cells of their own)"
 
 
-def chosen(config: Mapping[str, Any]) -> Precision:
+def precision_of_config(config: Mapping[str, Any]) -> Precision:
     """By a model's ``config.json``."""
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     return "bf16" if stored in ("bfloat16", "float16") else "fp32"
@@ -190,10 +190,10 @@ def _measure_shape(name: str, config: str) -> ModelShape:
     known = _read_table()[1].get(config)
     if known is not None:
         return msgspec.structs.replace(known, name=name)
-    with loading(*UNUSED):
-        from harness.allocation.meta import measure
+    with without_collection(*UNUSED):
+        from harness.allocation.meta import measure_shape
 
-    return measure(name, json.loads(config))
+    return measure_shape(name, json.loads(config))
 
 
 @cache
@@ -212,7 +212,7 @@ def _read_table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
     return configs, shapes
 
 
-def shipped() -> Mapping[str, Mapping[str, Any]]:
+def shipped_configs() -> Mapping[str, Mapping[str, Any]]:
     """Published configs of the shipped suites' models, by short name."""
     return _read_table()[0]
 
@@ -234,8 +234,8 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
     if folder.is_dir():
         return read_config(folder / "config.json")
     short = model.rsplit("/", 1)[-1]
-    if short in shipped() and _PLAIN.fullmatch(model) and not hub_cache(model).is_dir():
-        return shipped()[short]
+    if short in shipped_configs() and _PLAIN.fullmatch(model) and not hub_cache(model).is_dir():
+        return shipped_configs()[short]
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -245,8 +245,8 @@ def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
         raise UsageError(f"model {model!r}: neither a folder on this machine nor a name on the hub") from None
     if isinstance(cached, str):
         return read_config(Path(cached))
-    if short in shipped():
-        return shipped()[short]
+    if short in shipped_configs():
+        return shipped_configs()[short]
     if model.startswith(PRETRAINED):
         raise UsageError(f"{model} is not in the cache: `make pretrained` fetches and converts it")
     from httpx import HTTPError

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from harness.errors import HarnessError
-from harness.limits import settle
+from harness.limits import use_one_thread
 
 _LONGEST = 2000
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -27,7 +27,7 @@ def _end(*_: object) -> NoReturn:
 
 def main() -> None:
     """An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
-    settle()
+    use_one_thread()
     signal.signal(signal.SIGTERM, _end)
     _settle_output()
     try:

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.cache import expanded
+from harness.cache import expand_user
 from harness.errors import SuiteError, UsageError
 from harness.store.text import visible
-from harness.suite.load import load
+from harness.suite.load import load_suite
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a shipped suite.")]
 Finished = Annotated[str, typer.Argument(metavar="SUITE", help="A YAML file, or the name of a suite with results.")]
@@ -65,9 +65,9 @@ def _use_data(folder: Path | None) -> Path | None:
 
 
 def _resolved(folder: Path) -> str:
-    if not expanded(folder).is_dir():
+    if not expand_user(folder).is_dir():
         raise typer.BadParameter(f"{folder}: no such folder")
-    return str(expanded(folder).resolve())
+    return str(expand_user(folder).resolve())
 
 
 DataDir = Annotated[
@@ -120,7 +120,7 @@ def suite_name(given: str) -> str:
     if not is_file(given):
         return given
     with suppress(SuiteError):
-        return load(given).name
+        return load_suite(given).name
     return Path(given).stem
 
 

@@ -14,24 +14,24 @@ from typing import Annotated
 import psutil
 import typer
 
-from harness.allocation.inventory import VISIBLE, visible
+from harness.allocation.inventory import VISIBLE, list_visible_gpus
 from harness.allocation.shapes import EMULATED, cpu_bf16
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.cli.arguments import RESULTS, DataDir, Json, Results, fold_text, print_json, print_table
 from harness.cli.tables import print_findings
 from harness.clusters.nodes import Check, examine_nodes, make_check
 from harness.engines import catalogue
 from harness.errors import StoreError, UsageError
 from harness.learning import registry
-from harness.limits import UNUSED, available, cores, loading
+from harness.limits import UNUSED, available_memory, count_cores, without_collection
 from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
 from harness.suite.space import as_dict, spaces_of
 from harness.tasks import gym
-from harness.tasks.data import folder_in_use, inventory
-from harness.tasks.registry import TaskInfo, listing
-from harness.verification.catalogue import listing as scorers
+from harness.tasks.data import folder_in_use, list_sets
+from harness.tasks.registry import TaskInfo, list_tasks
+from harness.verification.catalogue import list_scorers as scorers
 
 GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
@@ -45,7 +45,7 @@ def regimes(
 ) -> None:
     """Installed regimes, whose defaults they have, and their papers; a broken plugin is listed with its error. With NAME: its
     source and options, and what tuning may try."""
-    known = registry.listing()
+    known = registry.list_regimes()
     if name is None:
         rows = [
             [
@@ -59,7 +59,7 @@ def regimes(
         heads = ["regime", "defaults", "arXiv", "what it does"]
         print_table("", heads, rows, json={"regimes": known} if json else None)
         return
-    searched = registry.spaces(type(registry.build(name, {})))
+    searched = registry.search_spaces(type(registry.build(name, {})))
     defaults = Training().model_dump()
     common = spaces_of(Training, defaults)
     info = next(r for r in known if r.name == name)
@@ -135,8 +135,8 @@ def _list_tasks(data_dir: Path | None, like: str, json: bool) -> None:
     """Print the tasks with all that is known of them, then the puzzles by what they ask for. like: a word of the rows to print."""
     puzzles = dict(gym.ALLOWED) if _is_like(like, "puzzle", *_puzzle_words()) else {}
     wants_puzzles_alone = like and _is_like(like, "puzzle")
-    known = [] if wants_puzzles_alone else [task for task in listing(data_dir) if _is_like(like, *_words_of(task))]
-    absent = {one.name for one in inventory() if one.state == "absent"}
+    known = [] if wants_puzzles_alone else [task for task in list_tasks(data_dir) if _is_like(like, *_words_of(task))]
+    absent = {one.name for one in list_sets() if one.state == "absent"}
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
     rows = [_task_line(task, task.name in absent) for task in known]
     if json:
@@ -182,12 +182,12 @@ def _calibrate(
     policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool,
     max_new_tokens: int | None, json: bool,
 ) -> None:  # fmt: skip
-    with loading(*UNUSED):
-        from harness.session.single.calibrate import calibrate
+    with without_collection(*UNUSED):
+        from harness.session.single.calibrate import calibrate_models
         from harness.session.single.levels import LEAST, MOST
 
     chosen = [name for name in levels.split(",") if name]
-    report = calibrate(
+    report = calibrate_models(
         policies,
         task,
         chosen,
@@ -228,7 +228,7 @@ def _calibrate(
 
 def data(data_dir: DataDir = None, json: Json = False) -> None:
     """Benchmark sets: which are present, their source, and whether their checksums are right."""
-    sets = inventory(data_dir)
+    sets = list_sets(data_dir)
     rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in sets]
     columns = ["set", "title", "state", "rows", "licence", "from"]
     print_table("", columns, rows, json={"sets": sets} if json else None)
@@ -236,7 +236,7 @@ def data(data_dir: DataDir = None, json: Json = False) -> None:
 
 def engines(json: Json = False) -> None:
     """Engines, whether they can run here, and what is missing."""
-    known = catalogue.listing()
+    known = catalogue.list_engines()
     rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in known]
     columns = ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"]
     print_table("", columns, rows, json={"engines": known} if json else None)
@@ -271,7 +271,7 @@ def doctor(
         if "COMMANDLINE" in str(context.get_parameter_source(name)):
             raise UsageError(f"--{name}: works only with --address")
     for folder in models or ():
-        if not expanded(folder).is_dir():
+        if not expand_user(folder).is_dir():
             raise UsageError(f"--models {folder}: no such folder")
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))
@@ -288,8 +288,8 @@ def doctor(
 def examine(results: Path) -> Iterator[Check]:
     yield make_check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
     memory = psutil.virtual_memory()
-    state = f"{cores()} cores, {available() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    yield make_check("machine", available() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
+    state = f"{count_cores()} cores, {available_memory() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    yield make_check("machine", available_memory() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
     name = cpu_bf16()
     state = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
     yield make_check("bf16", name, state, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
@@ -297,10 +297,10 @@ def examine(results: Path) -> Iterator[Check]:
     yield make_check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
     yield _store(results)
     yield _gpu()
-    for e in catalogue.listing():
+    for e in catalogue.list_engines():
         needed = e.name == DEFAULT_ENGINE
         yield Check(f"engine {e.name}", e.available, e.version or "not installed", e.missing, needed=needed)
-    regimes = registry.listing()
+    regimes = registry.list_regimes()
     broken = [f"{r.name}: {r.error}" for r in regimes if r.error]
     yield make_check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
     folder = cache_folder()
@@ -324,13 +324,13 @@ def _store(results: Path) -> Check:
 
 
 def _gpu() -> Check:
-    cards = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in visible())
+    cards = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in list_visible_gpus())
     chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
     return make_check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
 
 
 def _data() -> Check:
-    sets = inventory()
+    sets = list_sets()
     states = [one.state for one in sets]
     folder = folder_in_use(None)
     present = f"{states.count('present')} of {len(sets)} sets in {folder or cache_folder()}"

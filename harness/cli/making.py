@@ -14,7 +14,7 @@ from harness.engines import catalogue
 from harness.errors import UsageError
 from harness.learning import registry
 from harness.plugins import PluginRegistry
-from harness.scaffold import flavours, write_package
+from harness.scaffold import list_flavours, write_package
 from harness.tasks import registry as task_registry
 
 Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
@@ -49,8 +49,8 @@ def new_suite(
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite.draft import USUAL, draft_by_trial
     from harness.session.suite.draft_text import write_draft
-    from harness.session.suite.validation import validate
-    from harness.suite.load import load
+    from harness.session.suite.validation import fill_in_options
+    from harness.suite.load import load_suite
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
         raise UsageError("--minutes: works only with a trial")
@@ -71,7 +71,7 @@ def new_suite(
             new.write(text)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
-    suite = validate(load(str(file)), str(file))
+    suite = fill_in_options(load_suite(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)  # a drafted variant runs in every group
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
@@ -92,7 +92,7 @@ def new_regime(
     ] = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    if kind not in (known := ["answers", *flavours(registry.PLUGINS)]):
+    if kind not in (known := ["answers", *list_flavours(registry.PLUGINS)]):
         raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
     _scaffold(registry.PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 

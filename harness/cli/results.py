@@ -28,7 +28,7 @@ from harness.cli.arguments import (
     suite_name,
 )
 from harness.errors import HarnessError, UsageError
-from harness.session.cell.log import log_of, tail
+from harness.session.cell.log import log_of, read_tail
 from harness.session.suite.prepared import CellStatus
 from harness.store.read import Limits, Snapshot, ask_in_process
 from harness.store.text import visible
@@ -124,7 +124,7 @@ def logs(
     if not log.exists():
         raise UsageError(f"{log}: there is no such log")
     print(f"{log}:", file=sys.stderr)
-    print("\n".join(visible(_COLOUR.sub("", line)) for line in tail(log, lines)))
+    print("\n".join(visible(_COLOUR.sub("", line)) for line in read_tail(log, lines)))
 
 
 def sql(

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 import msgspec
 import typer
 
-from harness.allocation.planner import Plan, describe, duration
+from harness.allocation.plan_text import describe_plan, format_duration
+from harness.allocation.planner import Plan
 from harness.allocation.shapes import read_config
-from harness.cache import expanded
+from harness.cache import expand_user
 from harness.cli import refuse
 from harness.cli.arguments import (
     RESULTS,
@@ -44,26 +45,27 @@ from harness.clusters import slurm as jobs
 from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, HarnessError, StoreError, UsageError
 from harness.evaluation import Backend
-from harness.limits import UNUSED, loading
+from harness.limits import UNUSED, without_collection
 from harness.session.driver.matrix import SILENCE_SECONDS, RunSummary, run_matrix
 from harness.session.driver.progress import Reporter, show_phases
 from harness.session.suite.disk import check_disk, check_place
 from harness.session.suite.identity import unknown_commits
 from harness.session.suite.planning import check_feasible, plan_for
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare, prepare_suite
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named, prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import list_remarks
 from harness.session.suite.shards import Shard
 from harness.store.database import store_path
 from harness.store.diagnosis import summarise_training
 from harness.store.expected_power import describe_power, read_spreads
-from harness.store.ingest import ingest
+from harness.store.finished import read_finished
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
 from harness.store.statistic import PERCENT
-from harness.store.table import MEAN, read_finished
-from harness.tasks.registry import get_task, named
+from harness.store.table import MEAN
+from harness.tasks.registry import get_task, task_of_text
 from harness.tuning.derived import check_variants, count_runs, faults_in_tune, foreseen_suites
 from harness.tuning.stages import TuningStages
 
@@ -110,7 +112,9 @@ def run(
     """Run what is missing of a suite, resume what was cut off, and print the table."""
     began = time.monotonic()
     part = None if shard is None else Shard.parse(shard)
-    prepare_again = partial(prepare, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part)
+    prepare_again = partial(
+        prepare_named, suite, results, overrides=set_ or (), engine=engine, only=only or (), shard=part
+    )
     prepared = prepare_again(online=True).with_states()
     if unknown_commits(prepared.suite) and prepared.cells_to_run():
         _fetch_models(prepared, results)
@@ -119,7 +123,7 @@ def run(
     def run_prepared(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with show_phases("checking models, tokenizers and data"):
-            remarks = preflight(prepared, run=True)
+            remarks = check_before_run(prepared, run=True)
         with show_phases("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
@@ -151,13 +155,13 @@ def run(
 def _fetch_models(prepared: Prepared, results: Path) -> None:
     """Fetch the models of a suite whose commits the hub did not tell in time: what is fetched tells them."""
     with show_phases("checking models, tokenizers and data"):
-        preflight(prepared, run=True)
+        check_before_run(prepared, run=True)
         if prepared.suite.tune is None:
             return
         trials = foreseen_suites(prepared.suite)[0]
         with faults_in_tune(trials):
             of_trials = prepare_suite(trials, prepared.source, results, prepared.altered)
-            preflight(of_trials.with_states(), run=True)
+            check_before_run(of_trials.with_states(), run=True)
 
 
 def _run_tuning(
@@ -194,11 +198,11 @@ def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json
     if outcome is None and prepared.write_suite_file():
         in_store = False
     if not in_store:
-        ingest(results)
+        ingest_journals(results)
     if prepared.cells:
         _show_run(prepared, results, json)
         if outcome:
-            print(f"\n{outcome.done} cell{'s' * (outcome.done != 1)} in {duration(seconds)}.", file=sys.stderr)
+            print(f"\n{outcome.done} cell{'s' * (outcome.done != 1)} in {format_duration(seconds)}.", file=sys.stderr)
     elif json:
         print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
@@ -239,13 +243,13 @@ class FirstComparison:
     def refresh_store(self) -> None:
         """Bring the store up to date after a finished cell. Where that fails, it is tried again after the next cell."""
         try:
-            ingest(self.results, deadline=2.0)
+            ingest_journals(self.results, deadline=2.0)
             if not self.said:
-                self._compare()
+                self._compare_first_cells()
         except HarnessError as error:
             self.tell(f"harness: the store was not refreshed: {error}")
 
-    def _compare(self) -> None:
+    def _compare_first_cells(self) -> None:
         with Snapshot(self.results) as snapshot:
             rows = read_finished(snapshot, self.suite).rows
         compared = [row for row in rows if row.policy == MEAN and row.gain is not None]
@@ -253,7 +257,7 @@ class FirstComparison:
             return
         row = min(compared, key=lambda row: row.metric == "greedy")  # sampled answers, where there are any
         where = f"{row.group}, {row.task}, {row.metric}, seed {row.seed}"
-        seconds = duration(time.monotonic() - self.began)
+        seconds = format_duration(time.monotonic() - self.began)
         self.tell(
             f"first comparison, after {seconds}: {row.regime} {100 * (row.gain or 0):+.1f} points over {row.baseline} "
             f"({where}; one seed has no interval)"
@@ -316,7 +320,7 @@ def submit(
     """Write a suite's batch script and submit it; the job requeues itself until the suite is done."""
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
+    prepared = prepare_named(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
     for option, is_given in (("shards", shards), ("nodes", nodes > 1)):
         if is_given and backend_of(prepared.suite.engine).clustered == (option == "shards"):
             raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
@@ -326,7 +330,7 @@ def submit(
         check_variants(prepared.suite, prepared.source)
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in preflight(prepared, run=False):
+    for remark in check_before_run(prepared, run=False):
         print(f"note: {remark}", file=sys.stderr)
     options = _options_of_run(engine, only or (), data_dir, models or ())
     text = jobs.read_template(template, prepared.suite.engine)
@@ -350,7 +354,7 @@ def _options_of_run(
     given += [("--only", pattern) for pattern in only]
     folders = [("--data-dir", data_dir)] if data_dir else []
     folders += [("--models", folder) for folder in models]
-    given += [(option, str(expanded(folder).resolve())) for option, folder in folders]
+    given += [(option, str(expand_user(folder).resolve())) for option, folder in folders]
     return [word for pair in given for word in pair]
 
 
@@ -381,14 +385,14 @@ def plan(
         raise UsageError("--address: works only without --inventory")
     if price is not None and not math.isfinite(price):
         raise UsageError(f"--price {price}: must be a finite number")
-    prepared = prepare(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
-    for remark in preflight(prepared, run=False, elsewhere=inventory is not None):
+    prepared = prepare_named(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
+    for remark in check_before_run(prepared, run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
         _say_tuning(prepared, planned)
     made = planned(prepared)
-    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe(made)}"
+    words = f"{prepared.suite.name} on the {prepared.suite.engine} engine\n{describe_plan(made)}"
     document: object = made
     if price is not None:
         words += f"\n{_describe_price(made, price)}"
@@ -437,7 +441,9 @@ def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None
         with faults_in_tune(suite):
             plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))
     wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
-    takes = f"; from nothing to the table at most {duration(wall)}, {duration(cpu)} of CPU" if wall else ""
+    takes = (
+        f"; from nothing to the table at most {format_duration(wall)}, {format_duration(cpu)} of CPU" if wall else ""
+    )
     print(
         f"note: before these come {count_runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md), and up to "
         f"{plans[-1].cells - len(prepared.every)} cells with tuned settings stand beside these{takes}",
@@ -463,7 +469,7 @@ def rehearse(
     json: Json = False,
 ) -> None:
     """Run one tiny cell of every kind from start to table, and list the faults of a full run; exit code 1 if there are any."""
-    with loading(*UNUSED):
+    with without_collection(*UNUSED):
         from harness.rehearsal import rehearse as way
 
     settings = [*(set_ or ()), *([f"engine={engine}"] if engine else [])]
@@ -472,13 +478,13 @@ def rehearse(
         places = (place for place in (*root.glob("*"), *root.glob("results/*")) if suite_files(place))
         if any(not place.name.startswith(way.PREFIX) for place in places):
             raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
-        report, plan = way.rehearse(suite, RESULTS, root, settings, inventory, only or ())
+        report, plan = way.rehearse_suite(suite, RESULTS, root, settings, inventory, only or ())
         if json:
             print_json(report)
         else:
             _say_rehearsed(report)
             if plan is not None:
-                print(f"\nThe full run needs\n{describe(plan)}")
+                print(f"\nThe full run needs\n{describe_plan(plan)}")
             if results:
                 print(
                     f"the table: harness show {way.name_of(report.suite)} --results {shlex.quote(report.results)}",
@@ -539,7 +545,7 @@ def evaluate(
     read_config(checkpoint / "config.json")  # before slow imports
     _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
     with show_phases("importing torch"):
-        with loading(*UNUSED):
+        with without_collection(*UNUSED):
             from harness.session.single.standalone import evaluate_checkpoint
 
         measured = evaluate_checkpoint(
@@ -566,7 +572,7 @@ def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir
         raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
     names = list[str]()
     for name in tasks:
-        known = None if name.startswith("lm_eval:") else get_task(named(name))  # lm-eval knows its names
+        known = None if name.startswith("lm_eval:") else get_task(task_of_text(name))  # lm-eval knows its names
         if known is not None:
             known.documents(data_dir)
         names.append(name if known is None else known.name)

@@ -24,8 +24,8 @@ from harness.cli.arguments import (
 )
 from harness.errors import StoreError, UsageError
 from harness.formats.tracking import find_manifests, follow_suite, open_tracker
-from harness.store.imported_results import bounded, import_results
-from harness.store.ingest import ingest
+from harness.store.imported_results import import_results, limit_import_memory
+from harness.store.ingest import ingest_journals
 from harness.store.read import Snapshot
 from harness.store.remarks import describe_unpaired
 from harness.store.table import list_suites
@@ -106,7 +106,7 @@ def import_(
     if source.resolve() == results.resolve():
         raise UsageError(f"{source}: these are the results of --results themselves, not another lab's")
     label = origin or source.resolve().name
-    with bounded():
+    with limit_import_memory():
         imported = import_results(source, results, label)
     mark_reported(results, label)
     imported.unpaired += _list_unpaired(results, label)
@@ -150,7 +150,7 @@ def _rerun_request(cells: int, seed: int | None, minutes: float) -> RerunRequest
 def _list_unpaired(results: Path, label: str) -> list[str]:
     """Of the suites from that origin; nothing where another process is writing the store: its tables will say it."""
     with suppress(StoreError):
-        ingest(results)
+        ingest_journals(results)
         with Snapshot(results) as snapshot:
             names = [name for name in list_suites(snapshot) if name.endswith(f"@{label}")]
             return [line for name in names for line in describe_unpaired(snapshot, name)]

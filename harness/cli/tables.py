@@ -20,12 +20,13 @@ from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
 from harness.session.cell.manifests import label_of
 from harness.session.suite.gaps import find_gaps
-from harness.session.suite.prepare import prepare, prepare_stored
+from harness.session.suite.prepare import prepare_named, prepare_stored
 from harness.session.suite.prepared import CellStatus, Prepared
 from harness.statistics import MARGIN
 from harness.store.database import store_path
-from harness.store.diagnosis import damages, diagnose
-from harness.store.ingest import ingest
+from harness.store.diagnosis import diagnose_suite, list_damages
+from harness.store.finished import ShowRow
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import (
     MARK,
     SuiteFile,
@@ -41,7 +42,7 @@ from harness.store.read import Snapshot
 from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, describe_gaps
 from harness.store.render import render_overview, render_rows
-from harness.store.table import MEAN, ShowRow, list_suites, show_rows, status_rows
+from harness.store.table import MEAN, list_suites, show_rows, status_rows
 from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
@@ -67,7 +68,7 @@ def refresh_store(results: Path) -> None:
     if results.is_dir():
         if sys.stderr.isatty() and not store_path(results).is_file():
             print("reading the results for the first time ...", file=sys.stderr)
-        ingest(results)
+        ingest_journals(results)
     elif not store_path(results).is_file():
         raise UsageError(f"{results}: no results yet (run a suite first: harness run quickstart)")
 
@@ -77,7 +78,7 @@ def _known_suites(suite: str | None, snapshot: Snapshot, results: Path) -> tuple
     known = list_suites(snapshot)
     name = None if suite is None else choose_suite(suite_name(suite), known)
     for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
-        for damage in damages(snapshot, one):
+        for damage in list_damages(snapshot, one):
             raise StoreError(str(damage))
     if name is not None and name not in known:
         raise UsageError(f"{results}: no results of a suite {name!r} (there are: {', '.join(known) or 'none'})")
@@ -179,7 +180,7 @@ def _table_text(
     """Return the text of one suite's table. CSV has no place for what the table lacks: that is said on stderr. Raises StoreError
     where nothing of a reference result can be read."""
     if suite.endswith(MARK) and not rows:
-        for damage in damages(snapshot, suite):
+        for damage in list_damages(snapshot, suite):
             raise StoreError(str(damage))
     if format_ == "csv":
         _say_gaps(suite, head.missing)
@@ -213,7 +214,7 @@ def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, sui
             if i:
                 continue  # said below the table
             names.remove(one)
-            words = next((str(d) for d in damages(snapshot, one) if d.problem == str(error)), str(error))
+            words = next((str(d) for d in list_damages(snapshot, one) if d.problem == str(error)), str(error))
             if suite or not names:
                 raise StoreError(words) from error
             print(f"harness: {one}: {visible(words)}", file=sys.stderr)
@@ -231,7 +232,7 @@ def _quote(word: str) -> str:
 
 
 def _say_damage(snapshot: Snapshot, suite: str) -> None:
-    for damage in damages(snapshot, suite):
+    for damage in list_damages(snapshot, suite):
         print(f"harness: {visible(str(damage))}", file=sys.stderr)
 
 
@@ -279,7 +280,7 @@ def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
 
 def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     """A paper's numbers, and ours where the same models were trained the same way. Raises UsageError."""
-    paper = published.load(name)
+    paper = published.load_publication(name)
     ours = _our_accuracies(paper, snapshot, suites)
     tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
@@ -350,7 +351,7 @@ def settings_of(prepared: Prepared | None) -> str:
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
     """With these settings. Raises UsageError, SuiteError."""
     stored = not is_file(suite) and suite_files(results / suite)
-    return (prepare_stored if stored else prepare)(suite, results, overrides=overrides)
+    return (prepare_stored if stored else prepare_named)(suite, results, overrides=overrides)
 
 
 def all_suites(results: Path) -> list[str]:
@@ -368,10 +369,10 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
         return prepared.statuses(), prepared.describe_inputs()
     if overrides:
         raise UsageError(f"--set: {name}: these results have no suite whose settings could be altered")
-    ingest(results)  # reference results, checkpoints' evaluations, other labs' suites
+    ingest_journals(results)  # reference results, checkpoints' evaluations, other labs' suites
     with Snapshot(results) as snapshot:
         rows = status_rows(snapshot, name)
-        for damage in damages(snapshot, name):
+        for damage in list_damages(snapshot, name):
             if len(damage.cells) > len(rows):  # not of single cells
                 raise StoreError(str(damage))
     return [CellStatus(**row, suite=name, log="") for row in rows], []
@@ -407,9 +408,9 @@ def print_findings(run: str, results: Path, json: bool) -> int:
             suite += MARK
     if not suite_folder(results, suite).is_dir():
         raise UsageError(f"{results}: no results of a suite {suite!r}, and no cell's folder {run!r}")
-    ingest(results)
+    ingest_journals(results)
     with Snapshot(results) as snapshot:
-        findings = diagnose(snapshot, suite, key, results_option(results))
+        findings = diagnose_suite(snapshot, suite, key, results_option(results))
     lines = [] if findings else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
     for cell in dict.fromkeys(f.cell for f in findings):
         own = [

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import harness
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
-from harness.session.cell.manifests import packages
+from harness.session.cell.manifests import package_versions
 
 # A node's first starts a process and imports this package
 ANSWER_SECONDS = 120.0
@@ -47,15 +47,15 @@ def make_check(name: str, ok: object, found: str, advice: str = "", needed: bool
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
     """A line for each node and question. models: folders that each node must see; by default this machine's caches. Raises
     UsageError without Ray, EngineError where no cluster answers."""
-    missing = catalogue.info("openrlhf").missing
+    missing = catalogue.engine_info("openrlhf").missing
     if missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
     import ray
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    from harness.engines.openrlhf.cluster import connect
+    from harness.engines.openrlhf.cluster import connect_to_cluster
 
-    _retry_within(within, partial(connect, address=address, quiet=True), EngineError)
+    _retry_within(within, partial(connect_to_cluster, address=address, quiet=True), EngineError)
     end = time.monotonic() + within
     while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
         time.sleep(0.5)
@@ -116,7 +116,7 @@ def _package_versions() -> dict[str, str]:
     for file in sorted(root.rglob("*.py")):
         code.update(os.fsencode(file.relative_to(root)) + file.read_bytes())
     own = f"{harness.__version__}+{code.hexdigest()}"
-    return {"python": platform.python_version(), "harness": own, **packages()}
+    return {"python": platform.python_version(), "harness": own, **package_versions()}
 
 
 def _shared_memory() -> tuple[int, int]:
@@ -191,7 +191,7 @@ def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: 
 @contextmanager
 def _lay_nonce(folder: Path) -> Iterator[Path | str]:
     """A file that holds its own name; or why there is none."""
-    folder = expanded(folder).resolve()
+    folder = expand_user(folder).resolve()
     made = False
     nonce = folder / f".nonce-{secrets.token_hex(16)}"
     try:

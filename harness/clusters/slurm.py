@@ -21,12 +21,12 @@ from harness.engines.catalogue import backend_of
 from harness.errors import HarnessError, SuiteError, UsageError
 from harness.files import disk_errors, write_atomic
 from harness.reading import in_words, read_text
-from harness.session.policy import pinned
+from harness.session.policy import pin_commits
 from harness.session.suite.files import with_files
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.shards import paired_blocks
-from harness.suite.load import load, parse_yaml, resolve
+from harness.suite.load import load_suite, parse_suite, parse_yaml
 
 # Before the time limit: SLURM may be so much early, the rest is for the checkpoint
 SIGNAL_SECONDS, EARLY_SECONDS = 180, 60
@@ -127,7 +127,7 @@ def make_job(
     if not backend_of(suite.engine).clustered:
         parts = min(slurm.shards or MOST_SHARDS, len(paired_blocks(prepared.cells)))
     with suppress(SuiteError):  # without --set, where it is valid without
-        suite = pinned(with_files(load(prepared.source), prepared.source), online=True)
+        suite = pin_commits(with_files(load_suite(prepared.source), prepared.source), online=True)
     text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
     sets: list[str] = []
     for override in overrides:
@@ -161,7 +161,7 @@ def make_job(
 
 def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
     try:
-        suite = resolve(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
+        suite = parse_suite(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
         cells = prepare_suite(suite, str(file), prepared.folder.parent).every
     except UsageError as error:
         return str(error)

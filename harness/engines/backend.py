@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from harness.allocation import inventory
 from harness.allocation.inventory import Inventory
-from harness.allocation.shapes import MICRO, Precision, chosen, load_config
+from harness.allocation.shapes import MICRO, Precision, load_config, precision_of_config
 from harness.engines.embedded import account as embedded_account
 from harness.engines.protocol import PolicyEngine
 from harness.errors import SuiteError, UsageError
@@ -24,7 +24,7 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Backend", "Lora", "NoOptions", "read_options"]
+__all__ = ["Backend", "Lora", "NoEngineOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -38,7 +38,7 @@ class Lora(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     alpha: Annotated[float, Meta(gt=0, le=1e6)]
 
 
-class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoEngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of an engine that has none."""
 
 
@@ -59,7 +59,7 @@ class Backend(ABC):
     packages: ClassVar[tuple[str, ...]] = ("torch", "transformers")
     advice: ClassVar[str] = "pip install -e . -c constraints.txt"
     # A suite's `engine_options`.
-    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    Options: ClassVar[type[msgspec.Struct]] = NoEngineOptions
     # Of half-precision models unless `dtype` is set; in all keys but micro ones'
     half_precision: ClassVar[str] = ""
     # Raised by the author when results change; None takes the code's digest.
@@ -85,7 +85,7 @@ class Backend(ABC):
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
-        return chosen(load_config(policy.model, policy.revision))
+        return precision_of_config(load_config(policy.model, policy.revision))
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
@@ -97,7 +97,7 @@ class Backend(ABC):
         """At a cluster's address, else here. Raises UsageError where it cannot be joined."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
-        return inventory.local()
+        return inventory.inventory_of_machine()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from harness.engines.backend import Backend
 from harness.errors import PluginError
 from harness.plugins import PluginRegistry
 
-__all__ = ["EngineInfo", "backend_of", "info", "listing", "open_backend", "packages"]
+__all__ = ["EngineInfo", "backend_of", "engine_info", "list_engines", "open_backend", "packages_of_engines"]
 
 PLUGINS: PluginRegistry[Backend] = PluginRegistry("harness.engines", "engine", Backend)  # type: ignore[type-abstract]
 # Of `embedded.families`, by name, so that a suite is checked without torch.
@@ -31,12 +31,12 @@ class EngineInfo:
     missing: str
 
 
-def listing() -> list[EngineInfo]:
+def list_engines() -> list[EngineInfo]:
     """All engines, broken ones too."""
-    return [info(name) for name in PLUGINS.installed()]
+    return [engine_info(name) for name in PLUGINS.installed()]
 
 
-def info(name: str) -> EngineInfo:
+def engine_info(name: str) -> EngineInfo:
     """A broken plugin's has its error. Raises PluginError for an unknown name."""
     if name not in PLUGINS.installed():
         backend_of(name)
@@ -72,7 +72,7 @@ def open_backend(
     return backend
 
 
-def packages() -> dict[str, str]:
+def packages_of_engines() -> dict[str, str]:
     """Installed versions of engines' packages, by distribution."""
     versions: dict[str, str] = {}
     for name in PLUGINS.installed():

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from harness.errors import CheckpointError, EngineError
-from harness.files import TEMPORARY, sync, write_atomic
+from harness.files import TEMPORARY, flush_to_disk, write_atomic
 from harness.reading import open_regular, read_bytes
 
 __all__ = ["OPTIMISER", "Seal", "check", "drop_optimiser", "keep_generation", "make_savable", "weight_files", "write"]
@@ -58,7 +58,7 @@ def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None])
         seal = Seal(1, policy, version, {name: _digest_file(path) for name, path in sorted(_list_files(new).items())})
         (new / SEAL).write_bytes(_encode_seal(seal))
         for path in new.rglob("*"):
-            sync(path)
+            flush_to_disk(path)
         if folder.exists():
             folder.rename(old)
         new.rename(folder)

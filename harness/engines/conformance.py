@@ -21,9 +21,9 @@ from jaxtyping import Float32, UInt64
 from harness.engines.protocol import Optimisation, PolicyEngine, Sample, Sampling
 from harness.errors import CheckpointError, Fault, TrainingError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import minibatches
+from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
-from harness.tasks.micro import LEVELS, SKILLS, Problem
+from harness.tasks.micro import LEVELS, SKILLS, MicroProblem
 
 __all__ = [
     "CHECKS",
@@ -94,14 +94,14 @@ class Case:
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
     """A micro policy that ends its answers, trained for a second."""
     from harness.engines.embedded.families import build_model, build_tokenizer
-    from harness.engines.embedded.presets import Example
-    from harness.engines.embedded.warmup import Pretrainer, Schedule
+    from harness.engines.embedded.presets import WarmupExample
+    from harness.engines.embedded.warmup import Pretrainer, RateSchedule
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, seed=0, tokenizer=tokenizer)
     problems = enumerate(_draw_problems(52 * 16, seed=1))
-    examples = (Example(p.prompt, p.direct if i % 2 else p.chain_of_thought) for i, p in problems)
-    Pretrainer(model, tokenizer, examples, Schedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
+    examples = (WarmupExample(p.prompt, p.direct if i % 2 else p.chain_of_thought) for i, p in problems)
+    Pretrainer(model, tokenizer, examples, RateSchedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -112,7 +112,7 @@ def tiny_prompts(count: int) -> tuple[Prompt, ...]:
     return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_draw_problems(count, seed=5)))
 
 
-def _draw_problems(count: int, seed: int) -> list[Problem]:
+def _draw_problems(count: int, seed: int) -> list[MicroProblem]:
     """So many problems of the micro task, one skill after the other."""
     rng = Random(seed)
     skills = list(SKILLS.values())
@@ -293,7 +293,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
     report = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
     engine.restore(case.folder / "start")
     known = tuple(replace(a, denominator=s) for a, s in zip(terms[0].answers, start, strict=True))
-    halves = [b.terms[0] for b in minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
+    halves = [b.terms[0] for b in cut_into_minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
     sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
     expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
     assert abs(report.ratio_second - expected) < TOLERANCE

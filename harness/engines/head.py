@@ -90,7 +90,7 @@ def merge_ends(
     return values.index_put((ended,), at_end[:, ends].logsumexp(1) - at_end.logsumexp(1))
 
 
-def logprobs(
+def logprobs_by_parts(
     head: Head,
     hidden: Float[Tensor, "N D"],
     targets: Int64[Tensor, "N"],

@@ -15,8 +15,8 @@ from harness.engines.masters import Masters
 from harness.engines.protocol import Drift, Optimisation, TermReport, UpdateReport
 from harness.errors import Fault, TrainingError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import Packed, Score, minibatches, pack, settle
-from harness.learning.surrogate import AnswerStatistics, surrogate
+from harness.learning.minibatches import Packed, Score, cut_into_minibatches, fill_old_logprobs, pack_answers
+from harness.learning.surrogate import AnswerStatistics, surrogate_loss
 from harness.learning.terms import Term, TermAnswer
 
 __all__ = ["Forward", "learn"]
@@ -44,8 +44,8 @@ def learn(
         group["weight_decay"] = optimisation.weight_decay
     tally = Tally(terms, optimisation.updates)
     gradients = Gradients(masters.parameters, optimisation.measure)
-    batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
-    for batch in settle(batches, prompts, score, optimisation.old_logprobs, optimisation.sampler_correction):
+    batches = cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens)
+    for batch in fill_old_logprobs(batches, prompts, score, optimisation.old_logprobs, optimisation.sampler_correction):
         gradients.reset()
         live = list(batch.live())
         for source in SOURCES:
@@ -56,15 +56,15 @@ def learn(
                     logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]
                     for logp, (_, answer) in zip(logps, chosen, strict=True)
                 ]
-                packed = pack(batch, chosen)
-                loss, statistics = surrogate(torch.cat(taking), packed)
+                packed = pack_answers(batch, chosen)
+                loss, statistics = surrogate_loss(torch.cat(taking), packed)
                 torch.autograd.backward(loss)
                 tally.add(chosen, packed, statistics, tokens)
             if answers:
                 gradients.observe(source)
         check_norm(name, version + batch.update, gradients.clip(optimisation.clip_norm))
         masters.step()
-    return tally.report(*map(mean, (gradients.totals, gradients.own, gradients.peer, gradients.cosines)))
+    return tally.report(*map(mean_of_measured, (gradients.totals, gradients.own, gradients.peer, gradients.cosines)))
 
 
 def check_norm(policy: str, update: int, norm: float) -> None:
@@ -73,7 +73,7 @@ def check_norm(policy: str, update: int, norm: float) -> None:
         raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
 
 
-def mean(values: Iterable[float]) -> float:
+def mean_of_measured(values: Iterable[float]) -> float:
     """Of those that were measured; NaN without any."""
     measured = [value for value in values if not isnan(value)]
     return float(np.mean(measured)) if measured else nan

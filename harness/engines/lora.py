@@ -22,7 +22,7 @@ ADAPTERS = "lora.safetensors"
 MARK, BASE, NAME = ".lora_", ".base_layer", "default"
 
 
-def adapt(model: PreTrainedModel, lora: Lora) -> None:
+def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
     """Freeze the model and add adapters, the same in every process. Raises EngineError without linear layers."""
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -35,14 +35,14 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
             raise EngineError(f"no adapters can be put in: {error}") from None
 
 
-def save(model: PreTrainedModel, folder: Path) -> None:
+def save_adapters(model: PreTrainedModel, folder: Path) -> None:
     copies: dict[int, Tensor] = {}
     plain = {}
     for name, value in model.state_dict().items():
         if MARK not in name:
             whole = copies.setdefault(value.data_ptr(), value.cpu().float())
             plain[name.replace(f"{BASE}.", ".")] = (
-                whole if (more := change(model, name)) is None else whole + more.cpu()
+                whole if (more := change_by_adapters(model, name)) is None else whole + more.cpu()
             )
     model.save_pretrained(folder, state_dict=plain)
     config: Any = type(model.config).from_pretrained(folder)
@@ -54,7 +54,7 @@ def save(model: PreTrainedModel, folder: Path) -> None:
 
 
 @torch.no_grad()
-def load(model: PreTrainedModel, folder: Path) -> None:
+def load_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Raises CheckpointError where the folder's adapters are not this model's."""
     try:
         stored = load_file(folder / ADAPTERS)
@@ -73,7 +73,7 @@ def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 @torch.no_grad()
-def change(model: nn.Module, name: str) -> Tensor | None:
+def change_by_adapters(model: nn.Module, name: str) -> Tensor | None:
     """What adapters add to that frozen weight, fp32; None where it has none."""
     owner, _, kind = name.rpartition(f"{BASE}.")
     if not owner or kind != "weight":

@@ -52,7 +52,7 @@ class Masters:
         """One step of AdamW, seen by the model."""
         self.optimiser.step()
         for seed, (parameter, master) in enumerate(self._published):
-            parameter.copy_(dither(master, seed))
+            parameter.copy_(dither_to_bf16(master, seed))
 
     def save(self, path: Path) -> None:
         """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where `separate`."""
@@ -80,7 +80,7 @@ class Masters:
                 self.optimiser.state[parameter][key] = value.to(parameter.device)
 
 
-def dither(weights: Tensor, seed: int) -> Tensor:
+def dither_to_bf16(weights: Tensor, seed: int) -> Tensor:
     """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds the weight's fixed threshold, else
     towards zero: so the mean of many is right (dithering, Roberts 1962)."""
     draw = torch.Generator(weights.device).manual_seed(seed)

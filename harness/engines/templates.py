@@ -155,6 +155,6 @@ def in_one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def written(chat: Chat) -> str:
+def text_for_cache_key(chat: Chat) -> str:
     """For keys of caches."""
     return json.dumps(chat if isinstance(chat, bool) else dict(chat), sort_keys=True)

@@ -16,11 +16,11 @@ from harness.engines.vocabulary import has_template
 from harness.errors import EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation import Backend
 from harness.experience.answers import Prompt
-from harness.phases import halt, phase
+from harness.phases import announce_phase, stop_if_asked
 from harness.suite.seeds import derive_many
 
 
-class Answer(NamedTuple):
+class BackendAnswer(NamedTuple):
     text: str
     tokens: int
     finished: bool | None
@@ -42,7 +42,7 @@ class Room(NamedTuple):
 class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
-    ) -> list[list[Answer]]:
+    ) -> list[list[BackendAnswer]]:
         """`repeats` answers to each prompt. name: of task and mode."""
         ...
 
@@ -67,15 +67,15 @@ class EngineBackend:
 
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
-    ) -> list[list[Answer]]:
+    ) -> list[list[BackendAnswer]]:
         wanted = sampling.max_new_tokens
         step = max(1, self.rows // repeats)
-        answers: list[list[Answer]] = []
+        answers: list[list[BackendAnswer]] = []
         cut = 0
         shortest = wanted
-        with phase(f"generating {name}", len(prompts) * repeats) as generation:
+        with announce_phase(f"generating {name}", len(prompts) * repeats) as generation:
             for start in range(0, len(prompts), step):
-                halt()
+                stop_if_asked()
                 chunk = prompts[start : start + step]
                 seeds = np.stack([derive_many(repeats, "evaluation", self.seed, name, prompt.id) for prompt in chunk])
                 room = self.room(name, chunk)
@@ -126,10 +126,10 @@ def _room_behind(name: str, longest: int, positions: int) -> Room:
     return Room(longest, positions)
 
 
-def _end_answer(sample: Sample, stops: Sequence[str], prompt: str) -> Answer:
+def _end_answer(sample: Sample, stops: Sequence[str], prompt: str) -> BackendAnswer:
     """An answer up to the first of the stop strings."""
     ended = cut_at(sample, stops)
-    return Answer(ended.text, int(ended.tokens.size), ended.finished, prompt)
+    return BackendAnswer(ended.text, int(ended.tokens.size), ended.finished, prompt)
 
 
 class LmEvalBackend:
@@ -142,7 +142,7 @@ class LmEvalBackend:
 
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
-    ) -> list[list[Answer]]:
+    ) -> list[list[BackendAnswer]]:
         from lm_eval.api.instance import Instance
 
         settings = {
@@ -163,7 +163,7 @@ class LmEvalBackend:
         ]
         said = self.lm.generate_until(requests)
         answers = [
-            Answer(text, len(self.lm.tokenizer.encode(text, add_special_tokens=False)), None, request.args[0])
+            BackendAnswer(text, len(self.lm.tokenizer.encode(text, add_special_tokens=False)), None, request.args[0])
             for text, request in zip(said, requests, strict=True)
         ]
         return [answers[start : start + repeats] for start in range(0, len(answers), repeats)]

@@ -49,7 +49,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     invalid: int
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class EvaluationResult(msgspec.Struct, frozen=True, kw_only=True):
     """Samples in task, mode, document, repeat order."""
 
     metrics: tuple[Metric, ...]
@@ -86,7 +86,7 @@ class MetricSpec:
         return MetricSpec(kind, int(match[2]))
 
 
-def summarise(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
+def summarise_samples(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
     metrics = []
     for spec in specs:
         mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -115,7 +115,7 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
     if spec.kind == "best":
         return pass_at_k(len(valid), right, min(spec.k, len(valid)))
     if spec.kind == "maj":
-        ballots = Counter(vote for vote in votes(valid) if vote >= 0)
+        ballots = Counter(vote for vote in votes_of(valid) if vote >= 0)
         winner = max(ballots, key=lambda vote: (ballots[vote], -vote), default=-1)  # the earlier wins a tie
         return float(any(a.repeat == winner and a.verdict.value == "right" for a in valid))
     return right / len(valid)
@@ -126,7 +126,7 @@ def pass_at_k(n: int, right: int, k: int) -> float:
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
-def votes(answers: Sequence[EvaluationSample]) -> list[int]:
+def votes_of(answers: Sequence[EvaluationSample]) -> list[int]:
     """For each answer the `repeat` of the first valid one that says the same, by its scorer; -1 where invalid or silent."""
     firsts: list[EvaluationSample] = []
     winners = []
@@ -143,7 +143,7 @@ def votes(answers: Sequence[EvaluationSample]) -> list[int]:
     return winners
 
 
-def judged(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: Sequence[bool | None]) -> list[Verdict]:
+def judge_pairs(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: Sequence[bool | None]) -> list[Verdict]:
     """Verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands. finished:
     None where unknown, which counts as finished. Raises VerificationError."""
     return [
@@ -162,10 +162,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: Verdict
 
 
-def rescore(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
+def rescore_samples(samples: Sequence[EvaluationSample], verifier: Verifier) -> list[Change]:
     """Stored samples that are decided otherwise today. Raises VerificationError."""
     pairs = [(sample.gold, sample.text) for sample in samples]
-    verdicts = judged(verifier, pairs, [sample.finished for sample in samples])
+    verdicts = judge_pairs(verifier, pairs, [sample.finished for sample in samples])
     return [
         Change(
             task=sample.task,

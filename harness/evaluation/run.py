@@ -8,18 +8,26 @@ from pathlib import Path
 
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, UsageError
-from harness.evaluation.backends import Answer, Answerer, check_room
-from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric, MetricSpec, Mode, judged, summarise
+from harness.evaluation.backends import Answerer, BackendAnswer, check_room
+from harness.evaluation.metrics import (
+    EvaluationResult,
+    EvaluationSample,
+    Metric,
+    MetricSpec,
+    Mode,
+    judge_pairs,
+    summarise_samples,
+)
 from harness.experience.answers import Prompt
-from harness.phases import phase
+from harness.phases import announce_phase
 from harness.tasks.source import fair_part
 from harness.tasks.task import Style, Task
-from harness.verification.catalogue import called
+from harness.verification.catalogue import scorer_called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
 
-def evaluate(
+def evaluate_tasks(
     model: Answerer,
     tasks: Sequence[Task],
     *,
@@ -32,7 +40,7 @@ def evaluate(
     style: Style | None = None,
     data_dir: Path | None = None,
     remark: Callable[[str], None] | None = None,
-) -> Evaluation:
+) -> EvaluationResult:
     """Have `model` answer `tasks` and verify every answer.
 
     metrics: of all tasks, or by a task's name; default greedy and avg@k with the task's own k. temperature, top_p: of sampled
@@ -57,8 +65,8 @@ def evaluate(
             sampling = Sampling(0.0, length) if mode == "greedy" else Sampling(temperature, length, top_p)
             own += _sample_answers(model, plan, mode, repeats, sampling, verifier)
         samples += own
-        results += summarise(plan.task.name, plan.specs, own)
-    return Evaluation(metrics=tuple(results), samples=tuple(samples))
+        results += summarise_samples(plan.task.name, plan.specs, own)
+    return EvaluationResult(metrics=tuple(results), samples=tuple(samples))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def _sample_answers(
     """Answer and judge all questions of a task in one mode: question by question, each with its repeats in order."""
     task = plan.task
     answers = model.answer(f"{task.name}:{mode}", plan.prompts, repeats, sampling, plan.stops)
-    given: list[tuple[Prompt, int, Answer]] = []
+    given: list[tuple[Prompt, int, BackendAnswer]] = []
     for document, row in zip(plan.documents, answers, strict=True):
         given += [(document, repeat, answer) for repeat, answer in enumerate(row)]
     judged_answers = [(document, answer) for document, _, answer in given]
@@ -153,13 +161,15 @@ def _fitting_length(
     return room.new_tokens
 
 
-def _judge_answers(task: Task, mode: Mode, answers: list[tuple[Prompt, Answer]], verifier: Verifier) -> list[Verdict]:
+def _judge_answers(
+    task: Task, mode: Mode, answers: list[tuple[Prompt, BackendAnswer]], verifier: Verifier
+) -> list[Verdict]:
     """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
-    with phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
+    with announce_phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:
             return task.judge([(document, answer.text) for document, answer in answers])
         asked = [(document.gold, answer.text) for document, answer in answers]
-        return judged(verifier.by(called(task.scorer)), asked, [answer.finished for _, answer in answers])
+        return judge_pairs(verifier.by(scorer_called(task.scorer)), asked, [answer.finished for _, answer in answers])
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:

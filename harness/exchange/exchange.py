@@ -13,7 +13,7 @@ import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
-from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
+from harness.exchange.wire import MAX_MESSAGE_BYTES, decode_record, encode_record
 from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
 from harness.phases import report_progress
 from harness.store.rows import ExchangeRow
@@ -114,7 +114,7 @@ class Admission:
             size = len(message)
             try:
                 self._spend_quota(sender, size)
-                record = decode(message, limit, self.kinds)
+                record = decode_record(message, limit, self.kinds)
             except ExchangeError as error:
                 alike = unread.setdefault(error.reason, entry_of(self.step, sender, self.receiver, 0, error.reason))
                 alike.messages += 1
@@ -244,7 +244,7 @@ class Exchange:
         addressed: dict[bytes, str] = {}
         for record in records:
             try:
-                messages.append(encode(record))
+                messages.append(encode_record(record))
                 if isinstance(record, Scores):
                     addressed[messages[-1]] = record.reader
             except ExchangeError as error:

@@ -18,17 +18,25 @@ from harness.experience.answers import Group
 from harness.experience.records import AnswerRecord, Rollout
 from harness.tokenization.codec import TokenCodec
 
-__all__ = ["as_sent", "behind_thought", "by_author", "closing", "joined", "of", "opened"]
+__all__ = [
+    "as_sent",
+    "begins_without_blank",
+    "behind_thought",
+    "by_author",
+    "open_with",
+    "usual_closing",
+    "usual_opening",
+]
 
 
-def of(own: Sequence[Group]) -> str | None:
+def usual_opening(own: Sequence[Group]) -> str | None:
     """That of most own answers, else None."""
     return _most_frequent(a.text for group in own for a in group.answers)
 
 
 def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str, str | None]:
     """The white space that an author's answers get; None leaves them as sent."""
-    mine = of(own)
+    mine = usual_opening(own)
     texts = dict[str, list[str]]()
     for record in records:
         texts.setdefault(record.author, []).append(record.text)
@@ -66,7 +74,7 @@ def _most_frequent(texts: Iterable[str]) -> str | None:
     return min(seen, key=lambda space: (-seen[space], len(space), space), default=None)
 
 
-def joined(own: Sequence[Group], codec: TokenCodec, prompt_end: Callable[[], str]) -> bool:
+def begins_without_blank(own: Sequence[Group], codec: TokenCodec, prompt_end: Callable[[], str]) -> bool:
     """Whether most own answers begin without the tokenizer's blank. prompt_end: decides where no own answer tells: behind a line's
     end there is none."""
     if not codec.puts_blank:
@@ -78,14 +86,14 @@ def joined(own: Sequence[Group], codec: TokenCodec, prompt_end: Callable[[], str
     return 2 * with_blank < len(firsts)
 
 
-def closing(own: Sequence[Group]) -> tuple[int, ...]:
+def usual_closing(own: Sequence[Group]) -> tuple[int, ...]:
     """The end of most own answers; none where none ended by itself."""
     answers = [a for group in own for a in group.answers if a.finished and not a.closed]
     seen = Counter(tuple(a.tokens[a.content.size :].tolist()) for a in answers)
     return min(seen, key=lambda end: (-seen[end], end), default=())
 
 
-def opened(record: AnswerRecord, by: str | None) -> AnswerRecord:
+def open_with(record: AnswerRecord, by: str | None) -> AnswerRecord:
     """With the space `by`, if any."""
     if by is None or _leading_space(record.text) == by or not record.text.strip():
         return record
@@ -98,7 +106,7 @@ def opened(record: AnswerRecord, by: str | None) -> AnswerRecord:
 
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
-    """Bytes of an `opened` text's tokens, in `text`."""
+    """Bytes of an `open_with` text's tokens, in `text`."""
     if by is None or _leading_space(text) == by or not text.strip():
         return pieces
     return _move_pieces(pieces, by, _leading_space(text))

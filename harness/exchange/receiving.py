@@ -16,18 +16,18 @@ from harness.errors import ExchangeError
 from harness.exchange import opening
 from harness.exchange.exchange import Exchange
 from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, sent
+from harness.experience.records import AnswerRecord, ChangedScores, Record, Refusal, Scores, answers_to_send
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec, closes_thought, leaves_thought_open
-from harness.tokenization.retokenise import Retokenised, align, excess, retokenise
+from harness.tokenization.retokenise import Retokenised, align_logprobs, explain_excess, retokenise_answers
 from harness.verification.verdict import Verdict
 
 Verify = Callable[[Sequence[Prompt], Sequence[str], Sequence[bool]], Sequence[Verdict]]
 """Questions, texts and whether each answer was finished, to verdicts."""
 
 
-class Scorer(Protocol):
+class LogprobScorer(Protocol):
     @property
     def version(self) -> int:
         """Optimiser updates made."""
@@ -41,12 +41,12 @@ class Scorer(Protocol):
         """A prompt's text as the policy reads it."""
 
 
-class Phases(Protocol):
+class PhaseTimer(Protocol):
     def phase(self, name: str, /) -> AbstractContextManager[object]:
         """The context of one phase."""
 
 
-class Learner(Protocol):
+class ReceivingLearner(Protocol):
     @property
     def name(self) -> str: ...
 
@@ -54,10 +54,10 @@ class Learner(Protocol):
     def codec(self) -> TokenCodec: ...
 
     @property
-    def engine(self) -> Scorer: ...
+    def engine(self) -> LogprobScorer: ...
 
     @property
-    def clock(self) -> Phases: ...
+    def clock(self) -> PhaseTimer: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Received:
 
 def _score_behind(
     leads: Sequence[tuple[int, ...]],
-    scorer: Scorer,
+    scorer: LogprobScorer,
     prompts: Sequence[Prompt],
     answers: Sequence[Int32[np.ndarray, "T"]],
 ) -> list[Float32[np.ndarray, "T"]]:
@@ -106,7 +106,7 @@ def _score_behind(
 class _Room:
     """What a learner's prompts leave for an answer. Each is read once."""
 
-    learner: Learner
+    learner: ReceivingLearner
     prompts: Mapping[str, Prompt]
     _read: dict[str, str] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class _Room:
 
 
 def _scores_of_draft(
-    learner: Learner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
+    learner: ReceivingLearner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
 ) -> Scores:
     """What a learner sends back for a draft. logprobs: nats, of the text's tokens and then of its end."""
     size = text.ends.size
@@ -165,7 +165,9 @@ def _with_start_scores(
 
 
 def _with_receiver_scores(
-    answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]], learner: Learner, prompts: Mapping[str, Prompt]
+    answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]],
+    learner: ReceivingLearner,
+    prompts: Mapping[str, Prompt],
 ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
     """The answers with the learner's own log-probabilities of them (`Need.RECEIVER_OLD`)."""
     given = [answer for _, answer, _ in answers]
@@ -198,9 +200,11 @@ class Receiver:
     longest: int
     scored: bool = False
     asks: Exchange | None = None
-    starts: Mapping[str, Scorer] = field(default_factory=dict)
+    starts: Mapping[str, LogprobScorer] = field(default_factory=dict)
 
-    def scores(self, learner: Learner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()) -> list[Scores]:
+    def scores(
+        self, learner: ReceivingLearner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()
+    ) -> list[Scores]:
         """Score the drafts that reach a learner: its log-probabilities of them, as records to send back. Refusals go into the rows.
 
         prompts: the step's. own: the learner's groups of the step, whose manner of beginning an answer drafts are given."""
@@ -235,7 +239,7 @@ class Receiver:
 
     def collect(
         self,
-        learner: Learner,
+        learner: ReceivingLearner,
         step: int,
         prompts: Sequence[Prompt],
         earlier: Sequence[Prompt] = (),
@@ -253,10 +257,10 @@ class Receiver:
             by_id = {prompt.id: prompt for prompt in (*earlier, *prompts)}
             admitted = list(zip(collected.records, collected.entries, strict=True))
             carried = self.carry(admitted, learner, by_id, own)
-            placed = self._placed(admitted, learner, step, own)
+            placed = self._place_scores(admitted, learner, step, own)
         placed = self._with_own_start(placed, learner, by_id)
         with learner.clock.phase("verify"):
-            answers = self._verified(carried, by_id)
+            answers = self._verify_answers(carried, by_id)
         if self.scored and answers:
             with learner.clock.phase("score"):
                 answers = _with_receiver_scores(answers, learner, by_id)
@@ -272,14 +276,14 @@ class Receiver:
     def carry(
         self,
         admitted: Sequence[tuple[Record, ExchangeRow]],
-        learner: Learner,
+        learner: ReceivingLearner,
         prompts: Mapping[str, Prompt],
         own: Sequence[Group] = (),
     ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
         """Answers in the learner's tokens; residuals go into the rows."""
         texts = [(record, entry) for record, entry in admitted if isinstance(record, AnswerRecord)]
         room = _Room(learner, prompts)
-        results = self._retokenised([record for record, _ in texts], room, own)
+        results = self._retokenise_or_refuse([record for record, _ in texts], room, own)
         kept: list[tuple[AnswerRecord, Retokenised, ExchangeRow]] = []
         for (record, entry), result in zip(texts, results, strict=True):
             if not isinstance(result, Retokenised):
@@ -295,7 +299,7 @@ class Receiver:
                 kept.append((record, result, entry))
         return kept
 
-    def _retokenised(
+    def _retokenise_or_refuse(
         self, records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
         """Each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that follow
@@ -326,13 +330,13 @@ class Receiver:
             return "" if lead else learner.engine.reads(next(iter(prompts.values())))
 
         space_of = opening.by_author(alike, records)
-        results = retokenise(
-            [opening.opened(record, space_of[record.author]) for record in records],
+        results = retokenise_answers(
+            [opening.open_with(record, space_of[record.author]) for record in records],
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
-            closing=opening.closing(own),
-            joined=opening.joined(alike, learner.codec, prompt_end),
+            closing=opening.usual_closing(own),
+            joined=opening.begins_without_blank(alike, learner.codec, prompt_end),
             strict=self._strict,
         )
         return [
@@ -340,13 +344,13 @@ class Receiver:
             for record, result in zip(records, results, strict=True)
         ]
 
-    def _placed(
-        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: Learner, step: int, own: Sequence[Group]
+    def _place_scores(
+        self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: ReceivingLearner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
         answers: dict[tuple[str, int], Answer] = {}
         for group in own:
-            answers |= {(group.prompt.id, index): answer for index, answer in sent(group)}
+            answers |= {(group.prompt.id, index): answer for index, answer in answers_to_send(group)}
         fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
         for record, entry in admitted:
             if not isinstance(record, Scores):
@@ -363,13 +367,13 @@ class Receiver:
         placed = []
         for (record, entry, answer), edges in zip(fitting, ends, strict=True):
             ending = answer.tokens.size - answer.content.size
-            residuals, source = align(record, edges, ending, strict=self._strict)
+            residuals, source = align_logprobs(record, edges, ending, strict=self._strict)
             entry.receiver_tokens = answer.content.size
             entry.measured(residuals)
-            if excess(residuals, self._budget):
+            if explain_excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
             else:
-                start = align(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
+                start = align_logprobs(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source, start)
                 placed.append((record, scores, answer, entry))
         return placed
@@ -377,7 +381,7 @@ class Receiver:
     def _with_own_start(
         self,
         placed: Sequence[tuple[Scores, PeerScores, Answer, ExchangeRow]],
-        learner: Learner,
+        learner: ReceivingLearner,
         prompts: Mapping[str, Prompt],
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """Score each answer once under the weights that the learner started from."""
@@ -403,7 +407,7 @@ class Receiver:
             return {}
         return {"text": sharing.max_text_residual, "boundary": sharing.max_boundary_residual}
 
-    def _verified(
+    def _verify_answers(
         self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]
     ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
         """The answers as the learner judges them; those that are not admitted are refused in their rows. Without the defence

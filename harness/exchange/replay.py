@@ -21,7 +21,7 @@ from harness.errors import StoreError
 from harness.exchange.exchange import Exchange
 from harness.files import disk_errors, replace_atomic
 from harness.reading import open_regular
-from harness.suite.seeds import generator
+from harness.suite.seeds import generator_of
 
 DIGEST_BYTES = 16
 MAX_FRAME_BYTES = 512 << 20
@@ -51,7 +51,7 @@ class ReplayWriter:
             end = 0
             if resume >= 0 and path.exists():
                 with path.open("rb") as file:
-                    for frame, end_of, digest in _frames(file, path):
+                    for frame, end_of, digest in _read_frames(file, path):
                         if frame.step > resume:
                             break
                         end = end_of
@@ -76,7 +76,7 @@ class ReplayWriter:
             if new:
                 written.update(new)
                 payload = msgspec.msgpack.encode(Frame(step, author, new))
-                self._digest = _chain(self._digest, payload)
+                self._digest = _chain_digest(self._digest, payload)
                 self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
 
     def flush(self) -> None:
@@ -98,7 +98,7 @@ class ReplaySource:
         sizes = Counter[tuple[int, str]]()
         with disk_errors(path, READ), open_regular(path) as file:
             begin = 0
-            for frame, end, _ in _frames(file, path):
+            for frame, end, _ in _read_frames(file, path):
                 self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
                 sizes[frame.step, frame.author] += len(frame.messages)
                 begin = end
@@ -114,19 +114,19 @@ class ReplaySource:
         with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
                 file.seek(begin + 4 + DIGEST_BYTES)
-                stored += _frame(file.read(end - file.tell()), self.path).messages
+                stored += _decode_frame(file.read(end - file.tell()), self.path).messages
         return stored
 
     def serve(self, exchange: Exchange, step: int, authors: Sequence[str], share: float = 1.0, seed: int = 0) -> None:
         """Send the step's messages in place of absent `authors`: a share of each one's, drawn by `seed`."""
         for author in authors:
             messages = self.messages(step, author)
-            drawn = generator(seed, "replay", author, step).permutation(len(messages))
+            drawn = generator_of(seed, "replay", author, step).permutation(len(messages))
             kept = sorted(drawn[: int(share * len(messages) + 0.5)])
             exchange.post(author, step, [messages[i] for i in kept])
 
 
-def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
+def _read_frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
     """With the offset where each ends, and the digest so far."""
     size = os.fstat(file.fileno()).st_size
     digest = bytes(DIGEST_BYTES)
@@ -138,19 +138,19 @@ def _frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
         if length > MAX_FRAME_BYTES or end > size:
             raise StoreError(f"{path}: cut off or altered at byte {offset}")
         payload = file.read(length)
-        digest = _chain(digest, payload)
+        digest = _chain_digest(digest, payload)
         if digest != head[4:]:
             raise StoreError(f"{path}: altered at byte {offset}")
-        yield _frame(payload, path), end, digest
+        yield _decode_frame(payload, path), end, digest
         offset = end
 
 
-def _frame(payload: bytes, path: Path) -> Frame:
+def _decode_frame(payload: bytes, path: Path) -> Frame:
     try:
         return msgspec.msgpack.decode(payload, type=Frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{path}: not a stored exchange: {error}") from None
 
 
-def _chain(digest: bytes, payload: bytes) -> bytes:
+def _chain_digest(digest: bytes, payload: bytes) -> bytes:
     return blake2b(digest + payload, digest_size=DIGEST_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Records as bytes. A peer's bytes are hostile until `decode` has returned, whose memory is bounded by the message's
+"""Records as bytes. A peer's bytes are hostile until `decode_record` has returned, whose memory is bounded by the message's
 size."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 from harness.errors import ExchangeError
 from harness.experience.records import SHIPPED, Record, Refusal
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode_record", "encode_record"]
 
 MAX_MESSAGE_BYTES = 4 << 20  # fits the largest record that the types allow
 _encoder = msgspec.msgpack.Encoder()
@@ -24,7 +24,7 @@ def _make_decoder(kinds: frozenset[type[Record]]) -> msgspec.msgpack.Decoder[Any
     return msgspec.msgpack.Decoder(Union[tuple(every)])  # noqa: UP007  # the types are known only now
 
 
-def encode(record: Record) -> bytes:
+def encode_record(record: Record) -> bytes:
     """One record as msgpack. Raises ExchangeError (`malformed`, `oversized`) if it cannot be carried."""
     try:
         message = _encoder.encode(record)
@@ -35,7 +35,7 @@ def encode(record: Record) -> bytes:
     return message
 
 
-def decode(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type[Record]] = SHIPPED) -> Record:
+def decode_record(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type[Record]] = SHIPPED) -> Record:
     """One checked record, of a shipped type or one of `kinds`. Raises ExchangeError."""
     if not isinstance(message, bytes):
         raise ExchangeError(Refusal.WRONG_TYPE, f"expected bytes, got {type(message).__name__}")

@@ -26,8 +26,8 @@ __all__ = [
     "Scores",
     "Success",
     "TextRollout",
-    "bounded",
-    "sent",
+    "answers_to_send",
+    "require_bounded",
 ]
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -100,7 +100,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 
     def check(self) -> None:
         """Raises ExchangeError for a number that is not finite."""
-        if not all(map(math.isfinite, _floats(msgspec.to_builtins(self)))):
+        if not all(map(math.isfinite, _floats_in(msgspec.to_builtins(self)))):
             raise ExchangeError(Refusal.NOT_FINITE, "a number is not finite")
 
 
@@ -143,7 +143,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per sent answer."""
         records = []
-        for i, a in sent(group):
+        for i, a in answers_to_send(group):
             end = a.content.size
             records.append(
                 cls.about(
@@ -173,7 +173,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
             )
         if sum(self.pieces) != size:
             raise ExchangeError(Refusal.INCONSISTENT, f"pieces of {sum(self.pieces)} bytes, text of {size}")
-        _logprobs((*self.logprobs, self.eos_logprob))
+        _check_logprobs((*self.logprobs, self.eos_logprob))
 
 
 class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
@@ -185,7 +185,10 @@ class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per sent answer."""
-        return [cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward) for i, a in sent(group)]
+        return [
+            cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward)
+            for i, a in answers_to_send(group)
+        ]
 
 
 class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
@@ -219,7 +222,7 @@ class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per right answer."""
-        return [cls.about(group, index=i, text=a.text) for i, a in sent(group) if a.verdict.value == "right"]
+        return [cls.about(group, index=i, text=a.text) for i, a in answers_to_send(group) if a.verdict.value == "right"]
 
 
 class Draft(AnswerRecord, frozen=True, kw_only=True, tag="draft"):
@@ -231,7 +234,7 @@ class Draft(AnswerRecord, frozen=True, kw_only=True, tag="draft"):
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
         """One record per sent answer."""
-        return [cls.about(group, index=i, text=a.text, finished=a.finished) for i, a in sent(group)]
+        return [cls.about(group, index=i, text=a.text, finished=a.finished) for i, a in answers_to_send(group)]
 
 
 class Scores(Record, frozen=True, kw_only=True, tag="scores"):
@@ -251,7 +254,7 @@ class Scores(Record, frozen=True, kw_only=True, tag="scores"):
             raise ExchangeError(
                 Refusal.INCONSISTENT, f"{len(self.logprobs)} log-probabilities, {len(self.pieces)} pieces"
             )
-        _logprobs((*self.logprobs, self.eos_logprob))
+        _check_logprobs((*self.logprobs, self.eos_logprob))
 
 
 class ChangedScores(Scores, frozen=True, kw_only=True, tag="changed_scores"):
@@ -275,12 +278,12 @@ class ChangedScores(Scores, frozen=True, kw_only=True, tag="changed_scores"):
 SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, Success, Draft, Scores, ChangedScores})
 
 
-def sent(group: Group) -> Iterator[tuple[int, Answer]]:
+def answers_to_send(group: Group) -> Iterator[tuple[int, Answer]]:
     """A group's valid answers with text, with their index."""
     return ((i, a) for i, a in enumerate(group.answers) if a.verdict.valid and a.text)
 
 
-def bounded(kind: type[Record]) -> None:
+def require_bounded(kind: type[Record]) -> None:
     """Raises ValueError unless a plugin may declare the type: its own tag, fields of bounded size."""
     if kind.__struct_config__.tag in {other.__struct_config__.tag for other in SHIPPED}:
         raise ValueError(f"{kind.__name__}: the tag {kind.__struct_config__.tag!r} is taken; give the type its own")
@@ -289,12 +292,12 @@ def bounded(kind: type[Record]) -> None:
     for field in info.fields:
         if field.encode_name == "index" and getattr(field.type, "le", None) is None:
             raise ValueError(f"{kind.__name__}.index: rows have it as a whole number; needs int with Meta(le=...)")
-        problem = _unbounded(field.type)
+        problem = _find_unbounded(field.type)
         if problem:
             raise ValueError(f"{kind.__name__}.{field.name}: {problem}")
 
 
-def _unbounded(kind: inspect.Type) -> str:
+def _find_unbounded(kind: inspect.Type) -> str:
     match kind:
         case inspect.IntType() | inspect.FloatType() | inspect.BoolType() | inspect.NoneType():
             return ""
@@ -307,25 +310,25 @@ def _unbounded(kind: inspect.Type) -> str:
         case inspect.DictType():
             inner = kind.key_type, kind.value_type
         case inspect.UnionType():
-            return next(filter(None, map(_unbounded, kind.types)), "")
+            return next(filter(None, map(_find_unbounded, kind.types)), "")
         case _:
             return f"{type(kind).__name__.removesuffix('Type')} is no type of a record's field"
     if kind.max_length is None:
         return "needs Meta(max_length=...)"
-    return next(filter(None, map(_unbounded, inner)), "")
+    return next(filter(None, map(_find_unbounded, inner)), "")
 
 
-def _floats(value: Any) -> Iterator[float]:
+def _floats_in(value: Any) -> Iterator[float]:
     if isinstance(value, float):
         yield value
     elif isinstance(value, dict):
-        yield from _floats(list(value.values()))
+        yield from _floats_in(list(value.values()))
     elif isinstance(value, list | tuple):
         for entry in value:
-            yield from _floats(entry)
+            yield from _floats_in(entry)
 
 
-def _logprobs(values: Sequence[float]) -> None:
+def _check_logprobs(values: Sequence[float]) -> None:
     # NaN would escape min and max
     if not math.isfinite(sum(values)) or min(values) < LOGPROB_FLOOR:
         raise ExchangeError(Refusal.NOT_FINITE, "a log-probability is not finite")

@@ -19,11 +19,12 @@ from msgspec.structs import fields
 
 from harness.errors import StoreError, UsageError
 from harness.files import replace_atomic, write_atomic
+from harness.store.finished import SeedRow, ShowRow
 from harness.store.manifest import MARK, Manifest, read_manifest, suite_folder
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
-from harness.store.table import SeedRow, ShowRow, list_suites, seed_rows, show_rows
+from harness.store.table import list_suites, seed_rows, show_rows
 from harness.store.validation import check_file_names
 from harness.tasks.data import SETS, DataSet
 
@@ -127,8 +128,8 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
         raise UsageError(f"no results of a suite {suite!r}")
     cells = snapshot.query("SELECT * EXCLUDE fingerprint FROM current_cells WHERE suite = ? ORDER BY cell", [suite])
     tables = {
-        "show": _tabulate(ShowRow, show_rows(snapshot, suite)),
-        "seeds": _tabulate(SeedRow, seed_rows(snapshot, suite)),
+        "show": _table_of_rows(ShowRow, show_rows(snapshot, suite)),
+        "seeds": _table_of_rows(SeedRow, seed_rows(snapshot, suite)),
         "cells": cells,
     }
     tables |= {
@@ -146,7 +147,7 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
     return len(tables)
 
 
-def _tabulate(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Table:
+def _table_of_rows(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) -> pa.Table:
     """Return the rows as a table whose types are the fields': columns may hold no value, and tables no row."""
     types: dict[Any, pa.DataType] = {
         str: pa.string(),

@@ -16,7 +16,7 @@ __all__ = [
     "GSPO",
     "Rewards",
     "by_author",
-    "deviation",
+    "deviation_of",
     "grpo_advantages",
     "own_answers",
     "own_term",
@@ -41,7 +41,7 @@ def rewards_of(answers: Iterable[Answer | PeerAnswer]) -> Rewards:
     return np.array([a.reward for a in answers], dtype=np.float64)
 
 
-def deviation(rewards: Rewards) -> float:
+def deviation_of(rewards: Rewards) -> float:
     """Unbiased standard deviation; 0 for fewer than two."""
     return float(rewards.std(ddof=1)) if rewards.size > 1 else 0.0
 
@@ -49,7 +49,7 @@ def deviation(rewards: Rewards) -> float:
 def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
     """(R - mean of the pool) / (its deviation + 1e-6) (arXiv 2402.03300); without `scale` only centred (arXiv 2503.20783)."""
     centred = rewards - pool.mean()
-    standardised: Rewards = centred / (deviation(pool) + EPSILON) if scale else centred
+    standardised: Rewards = centred / (deviation_of(pool) + EPSILON) if scale else centred
     return standardised
 
 

@@ -18,11 +18,11 @@ import numpy as np
 
 from harness.errors import ExchangeError, PluginError
 from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswer, PeerScores, Prompt
-from harness.experience.records import AnswerRecord, Draft, Rollout, sent
-from harness.learning.minibatches import from_sampler, minibatches, pack
+from harness.experience.records import AnswerRecord, Draft, Rollout, answers_to_send
+from harness.learning.minibatches import cut_into_minibatches, from_sampler, pack_answers
 from harness.learning.regime import Context, Measured, Need, Regime
-from harness.learning.registry import check_declaration, check_options, load, resolved, spaces
-from harness.learning.terms import OLD, Denominator, Term, TermAnswer, scheduled
+from harness.learning.registry import check_declaration, check_options, load, resolve_options, search_spaces
+from harness.learning.terms import OLD, Denominator, Term, TermAnswer, with_step_weights
 from harness.suite.space import Choice
 from harness.verification.verdict import Verdict
 
@@ -53,27 +53,29 @@ class Situation:
         hints = regime.hints(self.own, self.inbox, context)
         second = [self.again[hint.prompt_id] for hint in hints if hint.prompt_id in self.again]
         terms = regime.learn([*self.own, *second], self.inbox, context)
-        _hold(isinstance(terms, list) and all(isinstance(t, Term) for t in terms), "`learn` must return a list of Term")
-        return scheduled(terms, 1, 2)
+        _require_that(
+            isinstance(terms, list) and all(isinstance(t, Term) for t in terms), "`learn` must return a list of Term"
+        )
+        return with_step_weights(terms, 1, 2)
 
 
 def situations(regime: Regime) -> list[Situation]:
     """Experience of the kinds that `regime` shares and needs."""
     several = ("ada", "bob", "cyd")
-    silent = _situation("silent peers", regime, several)
+    silent = _make_situation("silent peers", regime, several)
     return [
-        _situation("a peer", regime, several[:2]),
-        _situation("three policies", regime, several),
-        _situation("unequal rollouts", regime, several, rollouts=(1, 5, 3)),
-        _situation("some invalid", regime, several, invalid=0.4),
-        _situation("only invalid answers", regime, several, invalid=1.0),
+        _make_situation("a peer", regime, several[:2]),
+        _make_situation("three policies", regime, several),
+        _make_situation("unequal rollouts", regime, several, rollouts=(1, 5, 3)),
+        _make_situation("some invalid", regime, several, invalid=0.4),
+        _make_situation("only invalid answers", regime, several, invalid=1.0),
         Situation("silent peers", silent.own, Inbox(), several, silent.again),
-        _situation("zero peers", regime, several[:1]),
+        _make_situation("zero peers", regime, several[:1]),
         Situation("no prompts", (), Inbox(), several),
     ]
 
 
-def _situation(
+def _make_situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
     rng = np.random.default_rng(7)
@@ -100,13 +102,15 @@ def _situation(
         own.append(group(prompt, policies[0], rollouts[0]))
         for author, count in zip(policies[1:], rollouts[1:], strict=False):
             theirs = group(prompt, author, count)
-            for record in regime.publish([theirs], _pieces):
+            for record in regime.publish([theirs], _bytes_by_token):
                 if isinstance(record, Draft):
                     continue
-                answer = isinstance(record, AnswerRecord) and _peer(rng, regime, record, theirs.answers[record.index])
+                answer = isinstance(record, AnswerRecord) and _make_peer_answer(
+                    rng, regime, record, theirs.answers[record.index]
+                )
                 boxes[record.inbox][prompt.id] += (answer or record,)
             if Need.SCORES in regime.needs:
-                scored = tuple(_scores(rng, author, own[-1], i) for i, _ in sent(own[-1]))
+                scored = tuple(_make_scores(rng, author, own[-1], i) for i, _ in answers_to_send(own[-1]))
                 if Need.START_SCORES in regime.needs:
                     scored = tuple(_with_starts(one, own[-1].answers[one.index]) for one in scored)
                 boxes["scores"][prompt.id] += scored
@@ -116,7 +120,7 @@ def _situation(
     return Situation(name, tuple(own), Inbox(**boxes), policies, again)
 
 
-def _scores(rng: np.random.Generator, author: str, group: Group, index: int) -> PeerScores:
+def _make_scores(rng: np.random.Generator, author: str, group: Group, index: int) -> PeerScores:
     aligned = -rng.gamma(1.5, 0.5, group.answers[index].tokens.size).astype(np.float32)
     return PeerScores(author, 1, group.prompt.id, index, aligned, float(aligned[:-1].sum()), aligned.size)
 
@@ -127,13 +131,13 @@ def _with_starts(scores: PeerScores, answer: Answer) -> PeerScores:
     return replace(scores, start=start, own_start=answer.logprobs - np.float32(0.1))
 
 
-def _pieces(answer: Answer) -> list[int]:
+def _bytes_by_token(answer: Answer) -> list[int]:
     """Bytes of the text by token: all stand at the first one; an end has none."""
     further_tokens = answer.tokens.size - answer.finished - 1
     return [len(answer.text.encode())] + [0] * further_tokens
 
 
-def _peer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
+def _make_peer_answer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
     raw = Rollout in regime.shares
     size = answer.tokens.size
     return PeerAnswer(
@@ -168,11 +172,13 @@ def declares_itself(make: Make) -> None:
     kind = type(regime)
     try:
         check_declaration(regime)
-        again = check_options(kind, resolved(regime.options))
+        again = check_options(kind, resolve_options(regime.options))
     except PluginError as error:
         raise AssertionError(str(error)) from None
-    _hold(again == regime.options, f"options do not survive being written out: {regime.options} became {again}")
-    _hold((kind.__doc__ or "").strip(), f"{kind.__name__} has no docstring; `harness regimes` shows its first line")
+    _require_that(again == regime.options, f"options do not survive being written out: {regime.options} became {again}")
+    _require_that(
+        (kind.__doc__ or "").strip(), f"{kind.__name__} has no docstring; `harness regimes` shows its first line"
+    )
     try:
         check_options(kind, {"no such option": 1})
     except PluginError:
@@ -184,13 +190,13 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
     """Options drawn from the search spaces give well-formed terms."""
     kind = type(make())
     try:
-        searched = spaces(kind)
+        searched = search_spaces(kind)
     except PluginError as error:
         raise AssertionError(str(error)) from None
     if not searched:
         return
     rng = np.random.default_rng(0)
-    defaults = resolved(kind.Options())
+    defaults = resolve_options(kind.Options())
     for trial in range(SAMPLED):
         drawn: dict[str, Any] = {}
         for name, space in searched.items():
@@ -212,17 +218,21 @@ def publishes_what_it_shares(make: Make) -> None:
     for situation in situations(regime):
         groups = {g.prompt.id: g for g in situation.own}
         published = set[object]()
-        for record in regime.publish(situation.own, _pieces):
+        for record in regime.publish(situation.own, _bytes_by_token):
             kind = type(record)
-            _hold(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
-            _hold(record.author == situation.policies[0], f"publishes as {record.author!r}")
-            _hold(record.prompt_id in groups, f"publishes about {record.prompt_id!r}, a prompt it was not asked")
+            _require_that(kind in regime.shares, f"publishes a {kind.__name__}, which `shares` does not name")
+            _require_that(record.author == situation.policies[0], f"publishes as {record.author!r}")
+            _require_that(
+                record.prompt_id in groups, f"publishes about {record.prompt_id!r}, a prompt it was not asked"
+            )
             once = kind, record.prompt_id, getattr(record, "index", 0)
-            _hold(once not in published, f"publishes two {kind.__name__} about a prompt, with no `index` that differs")
+            _require_that(
+                once not in published, f"publishes two {kind.__name__} about a prompt, with no `index` that differs"
+            )
             published.add(once)
             if isinstance(record, AnswerRecord):
                 answer = groups[record.prompt_id].answers[record.index]
-                _hold(
+                _require_that(
                     answer.verdict.valid and answer.text, f"publishes an answer that is {answer.verdict.value} or empty"
                 )
             try:
@@ -235,71 +245,79 @@ def hints_at_what_it_received(make: Make) -> None:
     """At most one hint a question, of an answer that was received to it."""
     for situation in situations(make()):
         hints = make().hints(situation.own, situation.inbox, situation.context())
-        _hold(len({hint.prompt_id for hint in hints}) == len(hints), f"{situation.name}: two hints for one question")
+        _require_that(
+            len({hint.prompt_id for hint in hints}) == len(hints), f"{situation.name}: two hints for one question"
+        )
         for hint in hints:
             answers = situation.inbox.answers.get(hint.prompt_id, ())
             successes = situation.inbox.successes.get(hint.prompt_id, ())
             received = any(answer is hint.answer for answer in (*answers, *successes))
-            _hold(received, f"{situation.name}: a hint to {hint.prompt_id!r} is no answer that was received to it")
+            _require_that(
+                received, f"{situation.name}: a hint to {hint.prompt_id!r} is no answer that was received to it"
+            )
 
 
 def learns_well_formed_terms(make: Make) -> None:
     """Finite terms that engines can pack, for any inbox."""
     for situation in situations(make()):
         terms = situation.learn(make())
-        for term, answer in _answers(terms):
+        for term, answer in _answers_of_terms(terms):
             at = f"{situation.name}: term {term.name!r}, prompt {answer.prompt_id!r}"
             _check_numbers(at, term, answer)
             _check_origin(at, situation, term, answer)
         try:
-            for batch in from_sampler(minibatches(terms, 2, MAX_TOKENS)):
-                pack(batch, list(batch.live()))
+            for batch in from_sampler(cut_into_minibatches(terms, 2, MAX_TOKENS)):
+                pack_answers(batch, list(batch.live()))
         except ValueError as error:
             raise AssertionError(f"{situation.name}: no engine can learn these terms: {error}") from None
 
 
 def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
     for name in ("advantage", "weight", "scale"):
-        _hold(np.isfinite(getattr(answer, name)).all(), f"{at}: {name} is {getattr(answer, name)}")
-    _hold(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
-    _hold(min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage")
+        _require_that(np.isfinite(getattr(answer, name)).all(), f"{at}: {name} is {getattr(answer, name)}")
+    _require_that(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
+    _require_that(
+        min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage"
+    )
     ratio = term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
     settled = term.source == "own" and ratio and answer.denominator is not OLD
-    _hold(not settled, f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle")
+    _require_that(not settled, f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle")
     given = None if isinstance(answer.denominator, Denominator) else answer.denominator
-    _hold(given is None or np.isfinite(given).all(), f"{at}: the denominator is not finite")
+    _require_that(given is None or np.isfinite(given).all(), f"{at}: the denominator is not finite")
     mask = answer.mask
-    _hold(mask is None or (mask.dtype == bool and mask.shape == answer.tokens.shape), f"{at}: the mask does not fit")
+    _require_that(
+        mask is None or (mask.dtype == bool and mask.shape == answer.tokens.shape), f"{at}: the mask does not fit"
+    )
 
 
 def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
-    _hold(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
+    _require_that(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
     prompt = answer.prompt_id
     inbox = situation.inbox
     given: Sequence[Answer | PeerAnswer]
     if term.source == "own":
         groups = (*situation.own, *situation.again.values())
         named = {name for group in groups for name, _ in group.named}
-        _hold(answer.origin in {None, *named}, f"{at}: origin {answer.origin} names no answer of one's own")
+        _require_that(answer.origin in {None, *named}, f"{at}: origin {answer.origin} names no answer of one's own")
         given = [a for g in groups if prompt in (g.prompt.id, g.prompt.of) for a in g.answers]
         unlike = [a for g in groups if prompt == g.prompt.of for a in g.answers if answer.denominator is OLD]
         hinted = any(np.array_equal(a.tokens, answer.tokens) for a in unlike)
-        _hold(not hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator")
+        _require_that(not hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator")
     else:
         received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
         given = [a for a in received if a.id == answer.origin]
-        _hold(given, f"{at}: origin {answer.origin} names no answer that was received")
+        _require_that(given, f"{at}: origin {answer.origin} names no answer that was received")
     same = [a for a in given if np.array_equal(a.tokens, answer.tokens)]
-    _hold(same, f"{at}: tokens that are no policy's answer to this prompt")
-    _hold(all(a.verdict.valid for a in same), f"{at}: an answer with an invalid verdict is learnt")
+    _require_that(same, f"{at}: tokens that are no policy's answer to this prompt")
+    _require_that(all(a.verdict.valid for a in same), f"{at}: an answer with an invalid verdict is learnt")
 
 
 def learns_alone_without_peers(make: Make) -> None:
     """Without peers: own answers, nothing of a peer's."""
     (alone,) = [s for s in situations(make()) if s.name == "zero peers"]
-    sources = {t.source for t, _ in _answers(alone.learn(make()))}
-    _hold("peer" not in sources, "peer answers in the terms of a policy without peers")
-    _hold("own" in sources, "without peers nothing is learnt")
+    sources = {t.source for t, _ in _answers_of_terms(alone.learn(make()))}
+    _require_that("peer" not in sources, "peer answers in the terms of a policy without peers")
+    _require_that("own" in sources, "without peers nothing is learnt")
 
 
 def restores_its_state(make: Make) -> None:
@@ -317,7 +335,9 @@ def restores_its_state(make: Make) -> None:
     second.restore(msgspec.json.decode(stored))
     for situation in situations(first):
         one, other = map(situation.learn, (first, second))
-        _hold(_digest(one) == _digest(other), f"{situation.name}: after `restore` the terms differ")
+        _require_that(
+            _comparable_terms(one) == _comparable_terms(other), f"{situation.name}: after `restore` the terms differ"
+        )
 
 
 def draws_only_from_the_context(make: Make) -> None:
@@ -328,19 +348,19 @@ def draws_only_from_the_context(make: Make) -> None:
         for seed in (1, 2):
             random.seed(seed)
             np.random.seed(seed)
-            digests.append([_digest(s.learn(make())) for s in situations(make())])
+            digests.append([_comparable_terms(s.learn(make())) for s in situations(make())])
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
     same = digests[0] == digests[1]
-    _hold(same, "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class")
+    _require_that(same, "two runs with equal seeds differ: draw from `context.rng` only, keep no state in the class")
 
 
 def leaves_its_inputs_alone(make: Make) -> None:
     """They are handed over write-protected."""
     for situation in situations(make()):
-        before = [a.tobytes() for a in _arrays(situation)]
-        for array in _arrays(situation):
+        before = [a.tobytes() for a in _arrays_given(situation)]
+        for array in _arrays_given(situation):
             array.flags.writeable = False
         try:
             situation.learn(make())
@@ -348,20 +368,20 @@ def leaves_its_inputs_alone(make: Make) -> None:
             if "read-only" not in str(error):
                 raise
             raise AssertionError(f"{situation.name}: `learn` writes into the arrays that it is given") from None
-        after = [a.tobytes() for a in _arrays(situation)]
-        _hold(before == after, f"{situation.name}: `learn` changed what it was given")
+        after = [a.tobytes() for a in _arrays_given(situation)]
+        _require_that(before == after, f"{situation.name}: `learn` changed what it was given")
 
 
 def imports_no_torch(make: Make) -> None:
     """A suite is validated without torch."""
     module = type(make()).__module__
-    error, loaded = _import(module, tuple(p for p in sys.path if p))
-    _hold(not error, f"{module} cannot be imported on its own: {error}")
-    _hold(not loaded, f"{module} imports torch")
+    error, loaded = _import_alone(module, tuple(p for p in sys.path if p))
+    _require_that(not error, f"{module} cannot be imported on its own: {error}")
+    _require_that(not loaded, f"{module} imports torch")
 
 
 @cache
-def _import(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
+def _import_alone(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
     """In a fresh process: the error's last line, and whether torch was loaded."""
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
@@ -384,17 +404,17 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
 )
 
 
-def _hold(condition: object, otherwise: str) -> None:
+def _require_that(condition: object, otherwise: str) -> None:
     """`assert` that `python -O` does not drop."""
     if not condition:
         raise AssertionError(otherwise)
 
 
-def _answers(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]]:
+def _answers_of_terms(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]]:
     return ((term, answer) for term in terms for answer in term.answers)
 
 
-def _arrays(situation: Situation) -> Iterator[np.ndarray]:
+def _arrays_given(situation: Situation) -> Iterator[np.ndarray]:
     """Every array that a regime is given, which it must not write to."""
     for group in (*situation.own, *situation.again.values()):
         for own in group.answers:
@@ -411,10 +431,10 @@ def _arrays(situation: Situation) -> Iterator[np.ndarray]:
                         yield array
 
 
-def _digest(terms: Sequence[Term]) -> list[Any]:
+def _comparable_terms(terms: Sequence[Term]) -> list[Any]:
     """All that terms say, comparable: the same terms give equal lists, to the bit."""
     digest: list[Any] = []
-    for term, answer in _answers(terms):
+    for term, answer in _answers_of_terms(terms):
         denominator: object = answer.denominator
         if not isinstance(denominator, Denominator | None):
             denominator = np.asarray(denominator).tobytes()

@@ -31,7 +31,7 @@ def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], st
     for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what is
     left right. stated: a response that says so (`Scorer.perfect`)."""
     for secret in ("```", "\\boxed", *secrets):
-        spelled = _spelled(secret, text)
+        spelled = _find_spelled(secret, text)
         if spelled:
             text = text[: spelled.start()]
     pieces = list(_WORD.finditer(text))
@@ -47,7 +47,7 @@ def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], st
     return "" if not text or right([text])[0] else text
 
 
-def _spelled(secret: str, text: str) -> re.Match[str] | None:
+def _find_spelled(secret: str, text: str) -> re.Match[str] | None:
     signs = "".join(secret.split())
     if not signs:
         return None

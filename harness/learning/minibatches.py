@@ -66,12 +66,12 @@ def can_move(term: Term, answer: TermAnswer) -> bool:
     return pushes and term.weight * answer.weight != 0.0 and answer.counted > 0
 
 
-def stated(objective: Objective) -> bool:
+def denominator_is_stated(objective: Objective) -> bool:
     """Whether None is no denominator."""
     return objective.form == "kl" or (objective.ratio == "cross" and objective.form != "nll")
 
 
-def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
+def cut_into_minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[MiniBatch]:
     """Divide a step's terms into exactly `updates` mini-batches, some empty where units lack; each answer gets its place in its
     term.
 
@@ -92,7 +92,7 @@ def minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -> list[Mi
         for answer in term.answers:
             sizes[term.order, rank.setdefault(answer.prompt_id, len(rank))] += 1
     units = sorted(sizes)
-    update_of = dict(zip(units, _cut([sizes[unit] for unit in units], updates), strict=True))
+    update_of = dict(zip(units, _cut_evenly([sizes[unit] for unit in units], updates), strict=True))
 
     def part_of(term: Term, update: int) -> Term:
         answers = [answer for answer in term.answers if update_of[term.order, rank[answer.prompt_id]] == update]
@@ -111,7 +111,7 @@ def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
     return tuple(replace(answer, place=place) for place, answer in enumerate(answers))
 
 
-def _cut(sizes: Sequence[int], parts: int) -> list[int]:
+def _cut_evenly(sizes: Sequence[int], parts: int) -> list[int]:
     """Part of each unit: edges near equal shares, no part empty unless units lack."""
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     edges = [0]
@@ -124,7 +124,7 @@ def _cut(sizes: Sequence[int], parts: int) -> list[int]:
     return parts_of
 
 
-def settle(
+def fill_old_logprobs(
     batches: Sequence[MiniBatch],
     prompts: Sequence[Prompt],
     score: Score,
@@ -132,12 +132,12 @@ def settle(
     correction: float = 0.0,
 ) -> list[MiniBatch]:
     """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
-    score: asked at most once, for later ones and `stated`. Raises ValueError where an own answer lacks `sampled`."""
+    score: asked at most once, for later ones and `denominator_is_stated`. Raises ValueError where an own answer lacks `sampled`."""
     waiting = [
         (index, answer)
         for batch in batches
         for index, term in enumerate(batch.terms)
-        if batch.update or stated(term.objective)
+        if batch.update or denominator_is_stated(term.objective)
         for answer in term.answers
         if answer.denominator is OLD and can_move(term, answer)
     ]
@@ -166,8 +166,8 @@ def settle(
 
 
 def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
-    """`settle` for `old_logprobs: sampler`, which needs no trainer."""
-    return settle(batches, (), lambda prompts, answers: [], "sampler")
+    """`fill_old_logprobs` for `old_logprobs: sampler`, which needs no trainer."""
+    return fill_old_logprobs(batches, (), lambda prompts, answers: [], "sampler")
 
 
 FormCode = IntEnum("FormCode", ["PPO", "HARD", "NLL", "KL", "TRUNCATED"], start=0)
@@ -203,7 +203,7 @@ class Packed:
     sampled: Float64[np.ndarray, "N"]
 
 
-def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
+def pack_answers(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
     """Lay out some or all of a mini-batch's answers as flat arrays; the loss is linear in answers, so any part may be packed.
 
     answers: pairs of the term's index in `batch.terms` and one of its answers. Raises ValueError where an answer has no tokens
@@ -215,7 +215,7 @@ def pack(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) -> Packed:
         raise ValueError("an answer without tokens cannot be packed")
     bounds = np.array([objective.bounds(batch.update) for objective in objectives]).reshape(-1, 2)
     advantages = [_per_token(batch, index, answer, answer.advantage, 0.0) for index, answer in answers]
-    denominators = [_denominator(batch, index, answer) for index, answer in answers]
+    denominators = [_denominator_of_tokens(batch, index, answer) for index, answer in answers]
     sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
     scales = [answer.scale for _, answer in answers]
     on_policy = [answer.denominator is None for _, answer in answers]
@@ -271,10 +271,10 @@ def _join_tokens(values: Sequence[Float64[np.ndarray, "T"]]) -> Float64[np.ndarr
     return np.concatenate([*values, np.zeros(0)])
 
 
-def _denominator(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
+def _denominator_of_tokens(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
     term = batch.terms[index]
     if answer.denominator is None:
-        if stated(term.objective):
+        if denominator_is_stated(term.objective):
             raise ValueError(f"term {term.name!r}: an answer to {answer.prompt_id!r} lacks its denominator")
     elif isinstance(answer.denominator, Denominator):
         raise ValueError(f"term {term.name!r}: denominators are not settled ({answer.prompt_id!r})")

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from harness.errors import PluginError
-from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, bounded
+from harness.experience.records import SHIPPED, AnswerRecord, Draft, Record, Rollout, require_bounded
 from harness.learning.regime import Need, Regime
 from harness.learning.terms import OldLogprobs
-from harness.plugins import PluginRegistry, blamed
+from harness.plugins import PluginRegistry, blame_plugin
 from harness.suite.space import Space, as_dict, spaces_of
 
 __all__ = [
@@ -24,11 +24,11 @@ __all__ = [
     "build",
     "check_declaration",
     "check_options",
-    "listing",
+    "list_regimes",
     "load",
     "option_name",
-    "resolved",
-    "spaces",
+    "resolve_options",
+    "search_spaces",
 ]
 
 PLUGINS: PluginRegistry[Regime] = PluginRegistry("harness.regimes", "regime", Regime)
@@ -72,7 +72,7 @@ def load(name: str) -> type[Regime]:
 def build(name: str, options: Mapping[str, Any]) -> Regime:
     """An instance with validated options. Raises PluginError."""
     regime = load(name)
-    with blamed(f"regime {name!r} cannot be built"):
+    with blame_plugin(f"regime {name!r} cannot be built"):
         instance = regime(check_options(regime, options))
         check_declaration(instance)
         return instance
@@ -89,7 +89,7 @@ def check_declaration(regime: Regime) -> None:
         raise PluginError(f"{name} must declare `shares` as a frozenset of {known}, or of record types of its own")
     try:
         for kind in shares - SHIPPED:
-            bounded(kind)
+            require_bounded(kind)
         msgspec.msgpack.Decoder(Union[tuple(SHIPPED | shares)])  # noqa: UP007  # the types are known only now
     except (TypeError, ValueError) as error:
         said = str(error).partition(" - type ")[0]
@@ -137,7 +137,7 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
         raise PluginError(str(error)) from None
 
 
-def spaces(regime: type[Regime]) -> dict[str, Space]:
+def search_spaces(regime: type[Regime]) -> dict[str, Space]:
     """Search spaces by option. Raises PluginError where a default lies outside."""
     fields = {f.name: f for f in dataclasses.fields(regime.Options)}
     try:
@@ -153,7 +153,7 @@ def option_name(field: dataclasses.Field[Any]) -> str:
     return field.name.rstrip("_")
 
 
-def resolved(options: Any) -> dict[str, Any]:
+def resolve_options(options: Any) -> dict[str, Any]:
     """All options, as a suite would write them; without those of `younger` at these values, so that cells which were trained
     before there were such options keep their keys."""
     younger: Mapping[str, Any] = getattr(options, "younger", {})
@@ -167,7 +167,7 @@ def resolved(options: Any) -> dict[str, Any]:
     return plain
 
 
-def listing() -> list[RegimeInfo]:
+def list_regimes() -> list[RegimeInfo]:
     """Broken plugins with their error."""
     regimes = []
     for name in PLUGINS.installed():
@@ -175,8 +175,8 @@ def listing() -> list[RegimeInfo]:
         try:
             regime = load(name)
             instance = build(name, {})
-            options = resolved(instance.options)
-            searched = {name: as_dict(space) for name, space in spaces(regime).items()}
+            options = resolve_options(instance.options)
+            searched = {name: as_dict(space) for name, space in search_spaces(regime).items()}
         except PluginError as error:
             regimes.append(RegimeInfo(name, origin, error=str(error)))
             continue

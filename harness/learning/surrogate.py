@@ -29,7 +29,7 @@ class AnswerStatistics:
     drift: Float32[np.ndarray, "N"]
 
 
-def surrogate(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
+def surrogate_loss(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
     """Return the loss to minimise, and what happened to each answer.
 
     logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up. Raises ValueError where the lengths
@@ -70,27 +70,27 @@ class _PackedTokens:
         """Take the figures of a pack."""
         counts = torch.as_tensor(packed.counts, device=logp.device)
         answer_of = torch.repeat_interleave(counts)
-        form = _repeat(packed.form, answer_of, logp)
+        form = _repeat_for_tokens(packed.form, answer_of, logp)
         given = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
         return cls(
             packed=packed,
             counts=counts,
             answer_of=answer_of,
             advantage=torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype),
-            old=torch.where(_repeat(packed.on_policy, answer_of, logp), logp.detach(), given),
+            old=torch.where(_repeat_for_tokens(packed.on_policy, answer_of, logp), logp.detach(), given),
             sampled=torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype),
-            high=_repeat(packed.high, answer_of, logp),
-            pooled=_repeat(packed.pooled, answer_of, logp),
+            high=_repeat_for_tokens(packed.high, answer_of, logp),
+            pooled=_repeat_for_tokens(packed.pooled, answer_of, logp),
             hard=form == FormCode.HARD,
             truncated=form == FormCode.TRUNCATED,
             nll=form == FormCode.NLL,
             kl=form == FormCode.KL,
-            token_weight=_repeat(packed.token_weight, answer_of, logp),
+            token_weight=_repeat_for_tokens(packed.token_weight, answer_of, logp),
         )
 
     def repeat(self, values: np.ndarray) -> Tensor:
         """Return a figure of each answer for each of its tokens."""
-        return _repeat(values, self.answer_of, self.advantage)
+        return _repeat_for_tokens(values, self.answer_of, self.advantage)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class _Ratios:
     bounded: Bool[Tensor, "N"]
 
 
-def _repeat(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> Tensor:
+def _repeat_for_tokens(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> Tensor:
     """The answer's figure for each token; numbers in the precision of `like`."""
     tensor = torch.as_tensor(values, device=like.device)
     if tensor.dtype not in (torch.bool, torch.int64):

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from harness.experience.answers import AnswerId
 
-__all__ = ["OLD", "Denominator", "Objective", "Phase", "Schedule", "Term", "TermAnswer", "scheduled"]
+__all__ = ["OLD", "Denominator", "Objective", "Phase", "Schedule", "Term", "TermAnswer", "with_step_weights"]
 
 Ratio = Literal["token", "sequence", "cross"]
 Form = Literal["ppo", "hard", "truncated", "nll", "kl"]
@@ -162,7 +162,7 @@ class Term:
     prompts: tuple[str, ...] = ()
 
 
-def scheduled(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
+def with_step_weights(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
     """With this step's weights; a term whose schedule is at 0 has no answers."""
 
     def settled(term: Term, now: float) -> Term:

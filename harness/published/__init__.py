@@ -59,10 +59,10 @@ class Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         method = variant if factor == 1 else ""
         if regime == "independent":
             method = _INDEPENDENT.get((objective, factor), "")
-        others = {_short(peer) for peer in peers}
+        others = {_short_name(peer) for peer in peers}
         for row in self.rows:
-            same = _short(row.policy) == _short(model) and row.method == method
-            if same and (not row.peer or others == {_short(row.peer)}):
+            same = _short_name(row.policy) == _short_name(model) and row.method == method
+            if same and (not row.peer or others == {_short_name(row.peer)}):
                 return row
         return None
 
@@ -76,20 +76,20 @@ _INDEPENDENT: dict[tuple[str, float], str] = {
 }
 
 
-def _short(model: str) -> str:
+def _short_name(model: str) -> str:
     """To a paper `Qwen/Qwen3-4B-Instruct-2507` is `Qwen3-4B-Instruct`."""
     return model.rsplit("/", 1)[-1].lower().removesuffix("-2507")
 
 
-def names() -> tuple[str, ...]:
+def publication_names() -> tuple[str, ...]:
     files = resources.files(__name__).iterdir()
     return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
 
 
 @cache
-def load(name: str) -> Publication:
+def load_publication(name: str) -> Publication:
     """By name, e.g. `hacpo2026`. Raises UsageError."""
-    if name not in names():
-        raise UsageError(f"unknown publication {name!r}; there are {', '.join(names())}")
+    if name not in publication_names():
+        raise UsageError(f"unknown publication {name!r}; there are {', '.join(publication_names())}")
     text = (resources.files(__name__) / f"{name}.yaml").read_bytes()
     return msgspec.yaml.decode(text, type=Publication)

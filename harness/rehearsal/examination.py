@@ -11,30 +11,31 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from harness.allocation.planner import Plan, first_of
-from harness.allocation.shapes import load_config, load_shape, shipped
+from harness.allocation.plan_text import first_of
+from harness.allocation.planner import Plan
+from harness.allocation.shapes import load_config, load_shape, shipped_configs
 from harness.errors import DataError, HarnessError, PluginError, SuiteError, UsageError
-from harness.plugins import blamed
+from harness.plugins import blame_plugin
 from harness.rehearsal import standins
 from harness.session.policy import at_hand
 from harness.session.suite.files import places_of_training
 from harness.session.suite.places import faults_at, policies_by_place, with_policies
 from harness.session.suite.planning import plan_for
 from harness.session.suite.preflight import (
+    check_before_run,
     check_policy,
     check_repeated,
     check_training_questions,
-    preflight,
     pretrained_policies,
 )
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
-from harness.session.suite.validation import validate
+from harness.session.suite.validation import fill_in_options
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks.data import SETS, SOURCES
-from harness.tasks.data import load as load_data
-from harness.tasks.jsonl import pinned as pinned_file
+from harness.tasks.data import load_set as load_data
+from harness.tasks.jsonl import pin_file as pinned_file
 from harness.tasks.registry import get_task, training_source
 
 # Stand-ins' tokenizers, in a folder that is the user's: made anew each time
@@ -103,7 +104,7 @@ class Examination:
         try:
             self._check_training_task()
         except SuiteError as error:
-            self._note(_kind_of(*self.suite.training.tasks), error)
+            self._note_fault(_kind_of(*self.suite.training.tasks), error)
             self._change_training(task=SOUND_TASK, min_level=None)
         sound = []
         for i, task in enumerate(self.suite.evaluation.tasks):
@@ -111,35 +112,35 @@ class Examination:
                 self._check_evaluation_task(task, f"evaluation.tasks[{i}]")
                 sound.append(task)
             except SuiteError as error:
-                self._note(_kind_of(task), error)
+                self._note_fault(_kind_of(task), error)
         if len(sound) < len(self.suite.evaluation.tasks):
             self._leave_out_tasks(sound)
 
     def check_rollouts(self) -> None:
         """Make numbers of rollouts equal where a regime wants them so. Raises as `check_models` for another fault."""
         try:
-            validate(self.suite, self.source)
+            fill_in_options(self.suite, self.source)
         except SuiteError as error:
             unequal = any(policy.rollouts for _, policy in policies_by_place(self.suite))
             if not unequal or not re.fullmatch(r"groups\[\d+\]\.policies", error.path):
                 self._note_unmendable(error)
-            self._note("unequal rollouts", error)
+            self._note_fault("unequal rollouts", error)
             self.suite = with_policies(self.suite, lambda policy, _: policy.model_copy(update={"rollouts": None}))
 
     def check_options(self) -> None:
         """Leave `max_length` out where it has no room for an answer. Raises as `check_models` for another fault."""
         try:
-            resolve_suite(validate(self.suite, self.source), self.source)
+            resolve_suite(fill_in_options(self.suite, self.source), self.source)
         except SuiteError as error:
             if not error.path.startswith(_MAX_LENGTH):
                 self._note_unmendable(error)
-            self._note("max_length", error)
+            self._note_fault("max_length", error)
             self._leave_out_max_length()
 
     def check_models(self) -> Prepared:
         """Check questions and models as a run does, once for each policy, and replace what is at fault. Returns the suite,
         prepared. Raises UnmendableError where a stand-in has the fault too, SuiteError for a fault that no model has."""
-        prepared = self._prepare()
+        prepared = self._prepare_suite()
         cells = prepared.cells_to_run()
         self._check_questions(prepared)
         for place, policy, own in pretrained_policies(prepared, cells):
@@ -147,9 +148,9 @@ class Examination:
                 check_policy(prepared, place, policy, own, run=False, elsewhere=True)
             except SuiteError as error:
                 self._replace_of_model(error)
-        prepared = self._prepare()
+        prepared = self._prepare_suite()
         try:
-            remarks = preflight(prepared, run=False, elsewhere=True)
+            remarks = check_before_run(prepared, run=False, elsewhere=True)
         except SuiteError as error:
             self._note_unmendable(error)
         self.remarks += [remark for remark in remarks if str(self._root) not in remark]  # none on what stands in
@@ -159,18 +160,18 @@ class Examination:
         """Plan the full run: of the suite as given where that can be planned. Where it does not fit this machine, the plan is for a
         large one. Returns the suite that cells are rehearsed of, too."""
         try:
-            plan = self._plan(prepared, inventory)
+            plan = self._plan_suite(prepared, inventory)
         except SuiteError as error:
             if not (error.path or error.problem).startswith(_MAX_LENGTH):
                 self._note_unmendable(error)
-            self._note("max_length", error)
+            self._note_fault("max_length", error)
             self._leave_out_max_length()
-            prepared = self._prepare()
-            plan = self._plan(prepared, inventory)
+            prepared = self._prepare_suite()
+            plan = self._plan_suite(prepared, inventory)
         if not plan.feasible and inventory is None:
             words = f"a run on this machine, which is too small; the plan below is for {LARGE}"
             self.not_rehearsed.append(words)
-            plan = self._plan(prepared, LARGE)
+            plan = self._plan_suite(prepared, LARGE)
         if not plan.feasible:
             self.faults.append(RehearsalFault("plan", inventory or LARGE, first_of(plan.shortfall or "")))
         return prepared, plan
@@ -181,7 +182,7 @@ class Examination:
         min_level = self.suite.training.min_level
         for place, task in places_of_training(self.suite.training):
             pinned = self._pin_and_load(task, place, SOURCES.get(str(task), str(task)))
-            with faults_at(self.source, place, (DataError, PluginError)), blamed(f"task {task}"):
+            with faults_at(self.source, place, (DataError, PluginError)), blame_plugin(f"task {task}"):
                 source = training_source(pinned)
                 if source.generated:
                     source.draw(0, 1, min_level=min_level)
@@ -211,10 +212,10 @@ class Examination:
             pool = check_training_questions(prepared, [])
         except SuiteError as error:
             if error.path.endswith(".prompts"):
-                self._note("too few questions", error)
+                self._note_fault("too few questions", error)
                 self._change_training(prompts=1)
             else:
-                self._note(_kind_of(*self.suite.training.tasks), error)
+                self._note_fault(_kind_of(*self.suite.training.tasks), error)
                 self._change_training(task=SOUND_TASK, min_level=None)
             return
         if pool is None or not prepared.has_files:
@@ -225,7 +226,7 @@ class Examination:
                 check_repeated(prepared, pool, i)
                 sound.append(task)
             except SuiteError as error:
-                self._note(_kind_of(task), error)
+                self._note_fault(_kind_of(task), error)
         if len(sound) < len(self.suite.evaluation.tasks):
             self._leave_out_tasks(sound)
 
@@ -234,16 +235,16 @@ class Examination:
         if error.path in {fault.place for fault in self.faults}:
             return  # another policy has it too
         if error.path.startswith("training.max_new_tokens"):
-            self._note("max_new_tokens", error)
+            self._note_fault("max_new_tokens", error)
             self._change_training(max_new_tokens=TOKENS)
         elif error.path.startswith("evaluation.max_new_tokens"):
-            self._note("max_new_tokens", error)
+            self._note_fault("max_new_tokens", error)
             self._change_evaluation(max_new_tokens=TOKENS)
         else:
             match = _POLICY.fullmatch(error.path)
             if match is None or (self._root / TOKENIZERS / match[1]).exists():
                 self._note_unmendable(error)
-            self._note("model", error)
+            self._note_fault("model", error)
             place = match[1]
             self.suite = with_policies(
                 self.suite, lambda policy, at: self._with_stand_in(policy, at) if at == place else policy
@@ -279,23 +280,23 @@ class Examination:
         options = {name: value for name, value in self.suite.engine_options.items() if name != "max_length"}
         self.suite = self.suite.model_copy(update={"engine_options": options})
 
-    def _prepare(self) -> Prepared:
+    def _prepare_suite(self) -> Prepared:
         return prepare_suite(self.suite, self.source, self._results, self._overrides).with_states()
 
-    def _plan(self, prepared: Prepared, inventory: str | None) -> Plan:
+    def _plan_suite(self, prepared: Prepared, inventory: str | None) -> Plan:
         with suppress(UsageError):  # SuiteError, or a config that says nothing of its size
             given = prepare_suite(self.given, self.source, self._results, self._overrides)
             return plan_for(given.with_states(), inventory)
         return plan_for(prepared, inventory)
 
-    def _note(self, name: str, error: SuiteError) -> None:
+    def _note_fault(self, name: str, error: SuiteError) -> None:
         self.faults.append(RehearsalFault(name, self._place_in_given(error.path), error.problem))
 
     def _note_unmendable(self, error: SuiteError) -> NoReturn:
         """Raises UnmendableError; SuiteError for a fault that no model has."""
         if not OF_A_MODEL.match(error.path):
             raise error
-        self._note("model", error)
+        self._note_fault("model", error)
         raise UnmendableError from None
 
     def _place_in_given(self, path: str) -> str:
@@ -324,6 +325,6 @@ def _is_known_kind(policy: Policy) -> bool:
 def _usable_config(policy: Policy) -> Mapping[str, Any]:
     """The model's own config without what makes it another kind, or a small published one where it has none that can be used."""
     if not _is_known_kind(policy):
-        return min(shipped().values(), key=lambda config: config.get("hidden_size", 1 << 20))
+        return min(shipped_configs().values(), key=lambda config: config.get("hidden_size", 1 << 20))
     config = load_config(policy.model, policy.revision)
     return {name: value for name, value in config.items() if name != "quantization_config"}

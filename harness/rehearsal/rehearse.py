@@ -30,15 +30,15 @@ from harness.session.suite.disk import check_disk, check_place
 from harness.session.suite.files import check_roots
 from harness.session.suite.planning import check_feasible
 from harness.session.suite.prepared import Prepared
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_manifests
 from harness.store.read import Snapshot
 from harness.store.table import show_rows
 from harness.suite.cells import Cell, select_cells
-from harness.suite.load import find, load
+from harness.suite.load import find_suite, load_suite
 
-__all__ = ["PREFIX", "Rehearsal", "RehearsalFault", "Rehearsed", "examine", "name_of", "rehearse"]
+__all__ = ["PREFIX", "Rehearsal", "RehearsalFault", "Rehearsed", "examine_suite", "name_of", "rehearse_suite"]
 
 # Without progress
 SECONDS = 300.0
@@ -78,13 +78,13 @@ class UnrehearsableError(Exception):
         super().__init__(report.suite)
 
 
-def examine(
+def examine_suite(
     name: str, results: Path, root: Path, overrides: Sequence[str] = (), inventory: str | None = None
 ) -> tuple[Rehearsal, Prepared, Plan]:
     """Check what a full run checks. Returns what was found, the suite with what is at fault replaced, and the full run's plan.
-    Arguments and errors as of `rehearse`; UnrehearsableError for what cannot be replaced."""
-    source = str(find(name))
-    suite = load(name, overrides)
+    Arguments and errors as of `rehearse_suite`; UnrehearsableError for what cannot be replaced."""
+    source = str(find_suite(name))
+    suite = load_suite(name, overrides)
     check_roots(suite, Path(source), overrides)
     if all(policy.is_micro for group in suite.groups for policy in group.policies):
         raise UsageError(f"{suite.name}: has only micro models, which run here without a rehearsal: harness run {name}")
@@ -119,7 +119,7 @@ def examine(
     return report, prepared, plan
 
 
-def rehearse(
+def rehearse_suite(
     name: str,
     results: Path,
     root: Path,
@@ -131,7 +131,7 @@ def rehearse(
     where the rehearsal writes. inventory: for the full run's plan. Raises UsageError for a suite that cannot be rehearsed,
     InfeasibleError where even tiny cells do not fit."""
     try:
-        report, prepared, plan = examine(name, results, root, overrides, inventory)
+        report, prepared, plan = examine_suite(name, results, root, overrides, inventory)
     except UnrehearsableError as fault:
         return fault.report, None
     kinds = {cell.kind for cell in select_cells(prepared.every, only)}
@@ -244,7 +244,7 @@ def _look_at_table(rehearsed: Prepared, report: Rehearsal) -> None:
     if not done:
         return
     try:
-        ingest(rehearsed.folder.parent)
+        ingest_journals(rehearsed.folder.parent)
         with Snapshot(rehearsed.folder.parent, rehearsed.suite_file()) as snapshot:
             report.table = show_rows(snapshot, rehearsed.suite.name)
     except StoreError as error:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 from transformers.utils import logging
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.families import corpus
+from harness.engines.embedded.families import write_corpus
 from harness.engines.protocol import Optimisation
 from harness.engines.vocabulary import in_one_line, open_vocabulary
 from harness.errors import EngineError, UsageError
@@ -110,7 +110,7 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
     trainer = trainers.BpeTrainer(
         vocab_size=512, special_tokens=SPECIAL[headed], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )  # fmt: skip
-    bpe.train_from_iterator(corpus(seed=int(llama3), texts=2000), trainer)
+    bpe.train_from_iterator(write_corpus(seed=int(llama3), texts=2000), trainer)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=bpe, eos_token=SPECIAL[headed][-1], pad_token=SPECIAL[headed][0], clean_up_tokenization_spaces=False
     )  # fmt: skip
@@ -126,7 +126,7 @@ def write_model(folder: Path, source: Path) -> None:
     raw = json.loads((source / "config.json").read_text())
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     try:
-        config = _shrunk(raw, tokenizer)
+        config = _shrink_config(raw, tokenizer)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
@@ -141,7 +141,7 @@ def write_model(folder: Path, source: Path) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
-def _shrunk(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
+def _shrink_config(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
     """The config of a tiny model of the same architecture: narrow, with one layer of every kind. Lists with a figure for each layer
     keep those of the layers that stay."""
     left_out = {"model_type", "quantization_config", "auto_map"}
@@ -181,7 +181,7 @@ def _layers_to_keep(by_layer: Mapping[str, Sequence[Any]], layers: int) -> list[
     return sorted([*first_of_kinds, *others][:most])
 
 
-def teach(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
+def teach_answers(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
     """Each gold in a box, until about one answer in two is right."""
     engine = EmbeddedEngine(policy.name, folder, chat=policy.chat, device="cpu", dtype="fp32")
     answers = []

@@ -39,7 +39,7 @@ def list_not_rehearsed(suite: Suite) -> list[str]:
     left_out = []
     engine = engine_here(suite)
     if engine != suite.engine:
-        lacks = catalogue.info(suite.engine).missing
+        lacks = catalogue.engine_info(suite.engine).missing
         left_out.append(f"the path of the {suite.engine} engine, for want of {lacks}; cells ran on the embedded engine")
     if suite.tune is not None:
         left_out.append("tuning")
@@ -58,7 +58,7 @@ def list_not_rehearsed(suite: Suite) -> list[str]:
 
 def engine_here(suite: Suite) -> str:
     """Return the suite's engine where it can run on this machine, else the embedded one."""
-    return suite.engine if catalogue.info(suite.engine).available else "embedded"
+    return suite.engine if catalogue.engine_info(suite.engine).available else "embedded"
 
 
 def scale_down(suite: Suite) -> Suite:
@@ -76,7 +76,7 @@ def scale_down(suite: Suite) -> Suite:
         update={
             "name": name_of(suite.name),
             "engine": engine,
-            "engine_options": _options(suite, engine),
+            "engine_options": _options_for_rows(suite, engine),
             "regimes": [_without_own(variant, short) for variant in suite.regimes if variant.replay is None],
             "seeds": suite.seeds[:1],
             "tune": None,
@@ -113,7 +113,7 @@ def _short_evaluation(suite: Suite) -> dict[str, Any]:
     }
 
 
-def _options(suite: Suite, engine: str) -> dict[str, object]:
+def _options_for_rows(suite: Suite, engine: str) -> dict[str, object]:
     """Those of the suite's engine options that decide how rows are computed."""
     backend = backend_of(engine)
     known = backend.Options.__struct_fields__
@@ -148,7 +148,7 @@ def with_tiny_models(suite: Suite, kinds: set[str], root: Path) -> tuple[Prepare
         return policy.model_copy(update={"model": str(made[about]), "revision": None})
 
     suite = with_policies(suite, tiny)
-    _teach(_prepare_kinds(suite, kinds, root))
+    _teach_models(_prepare_kinds(suite, kinds, root))
     return _prepare_kinds(suite, kinds, root), described  # weights that were taught have other digests
 
 
@@ -169,7 +169,7 @@ def _prepare_kinds(suite: Suite, kinds: set[str], root: Path) -> Prepared:
     return replace(prepared, cells=tuple(cell for cell in prepared.cells if cell.kind in kinds))
 
 
-def _teach(prepared: Prepared) -> None:
+def _teach_models(prepared: Prepared) -> None:
     """Teach each model the first question of each step that its cells ask."""
     asked: dict[str, tuple[Policy, dict[str, Prompt]]] = {}
     for cell in prepared.cells:
@@ -180,4 +180,4 @@ def _teach(prepared: Prepared) -> None:
                 prompts[first.id] = first
     for model, (policy, prompts) in asked.items():
         if not policy.is_micro:
-            standins.teach(Path(model), policy, list(prompts.values()))
+            standins.teach_answers(Path(model), policy, list(prompts.values()))

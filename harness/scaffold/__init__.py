@@ -32,12 +32,16 @@ def write_package(plugins: PluginRegistry[Any], name: str, into: Path, flavour: 
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(module):
         form = f"lower-case letters, digits and single hyphens, a letter first, at most {LONGEST}"
         raise UsageError(f"{name!r} cannot name {noun}: {form}")
-    texts = rendered(plugins, name, flavour)
+    texts = render_package(plugins, name, flavour)
     for kind in re.findall(r'^\[project\.entry-points\."harness\.(\w+)s"', texts["pyproject.toml"], re.MULTILINE):
         taken = PluginRegistry(f"harness.{kind}s", kind, object).installed().get(name)
         if taken is not None:
             raise UsageError(f"{_with_article(kind)} {name!r} is installed already ({taken.value})")
-    if yaml.safe_load(name) != name or module in RESERVED or any(_clashes(text, name) for text in texts.values()):
+    if (
+        yaml.safe_load(name) != name
+        or module in RESERVED
+        or any(_clashes_with_text(text, name) for text in texts.values())
+    ):
         raise UsageError(f"{name!r} cannot name {noun}: it means something else in Python, in YAML or in the package")
     if module in sys.stdlib_module_names or importlib.util.find_spec(module) is not None:
         raise UsageError(f"{name!r}: a Python module {module!r} exists already; its name would be ambiguous")
@@ -59,27 +63,27 @@ def _with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
-def _title(name: str) -> str:
+def _class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("-"))
 
 
-def _clashes(text: str, name: str) -> bool:
+def _clashes_with_text(text: str, name: str) -> bool:
     """Whether the class has a keyword's name, or one that the text defines or imports."""
-    title = _title(name)
+    title = _class_name(name)
     module = name.replace("-", "_")
     named = re.findall(rf"^(?:class|from (?!{module}\b)\S+ import\b.*) {title}\b", text, re.MULTILINE)
     return keyword.iskeyword(title) or len(named) > 1
 
 
-def flavours(plugins: PluginRegistry[Any]) -> list[str]:
+def list_flavours(plugins: PluginRegistry[Any]) -> list[str]:
     kind = plugins.group.removeprefix("harness.").removesuffix("s")
     return sorted(folder.name.removeprefix(f"{kind}-") for folder in TEMPLATES.glob(f"{kind}-*"))
 
 
-def rendered(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
+def render_package(plugins: PluginRegistry[Any], name: str, flavour: str = "") -> dict[str, str]:
     kind = plugins.group.removeprefix("harness.").removesuffix("s")
     module = name.replace("-", "_")
-    title = _title(name)
+    title = _class_name(name)
     words = {"name": name, "module": module, "title": title, "group": plugins.group, "kind": kind, "noun": plugins.noun}
     return {
         file.relative_to(root).as_posix().removesuffix(".tmpl").replace("NAME", module): Template(

@@ -76,12 +76,12 @@ def on_hub(policy: Policy) -> bool:
     return not policy.is_micro and not named and HUB_NAME.fullmatch(policy.model) is not None
 
 
-def unpinned(policy: Policy) -> bool:
+def has_unknown_commit(policy: Policy) -> bool:
     """A hub model whose commit is not known."""
     return on_hub(policy) and not COMMIT.fullmatch(policy.revision or "")
 
 
-def dated(policy: Policy, day: str) -> Policy:
+def with_template_date(policy: Policy, day: str) -> Policy:
     """With this day for its chat template, unless the suite names one. day: ISO 8601."""
     if not policy.chat:
         return policy
@@ -131,16 +131,16 @@ def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> M
 
 def raw_folder(policy: Policy) -> Path:
     """As published. Raises DataError."""
-    return required_folder(policy) or _snapshot(policy)
+    return required_folder(policy) or _download_snapshot(policy)
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
     """In this machine's cache, perhaps without weights. Raises DataError."""
     if fetch:
-        return _snapshot(policy, allow_patterns=SMALL_FILES)
+        return _download_snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
         raise DataError(f"model {policy.model!r}: not in this machine's cache")
-    return _snapshot(policy, local_files_only=True)
+    return _download_snapshot(policy, local_files_only=True)
 
 
 def at_hand(policy: Policy) -> Path | None:
@@ -153,7 +153,7 @@ def at_hand(policy: Policy) -> Path | None:
     return None
 
 
-def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
+def _download_snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
@@ -185,12 +185,12 @@ def _snapshot(policy: Policy, local_files_only: bool = False, **options: Any) ->
 # What a model is ------------------------------------------------------------------------------------------------------
 
 
-def pinned(suite: Suite, online: bool) -> Suite:
+def pin_commits(suite: Suite, online: bool) -> Suite:
     """With hub commits as revisions, where known or, `online`, said in time."""
     commit = functools.cache(functools.partial(_commit_of, online=online))
 
     def pin(policy: Policy) -> Policy:
-        revision = commit(policy.model, policy.revision or "main") if unpinned(policy) else None
+        revision = commit(policy.model, policy.revision or "main") if has_unknown_commit(policy) else None
         return policy.model_copy(update={"revision": revision}) if revision else policy
 
     def pin_all(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
@@ -242,7 +242,7 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
         thread.join(HUB_SECONDS)
     if not said or not COMMIT.fullmatch(said[0]):
         return None
-    _remember(note, said[0].encode())
+    _write_note(note, said[0].encode())
     return said[0]
 
 
@@ -285,7 +285,7 @@ def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
         if size >= _LEAST_REMEMBERED_BYTES and max(modified, changed) < settled:
             kept[name] = _Seen(stamp, digests[name])
     if not kept.items() <= seen.items():
-        _remember(note, msgspec.json.encode({**seen, **kept}))
+        _write_note(note, msgspec.json.encode({**seen, **kept}))
     whole = hashlib.blake2b(digest_size=16)
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\0".encode())
@@ -319,7 +319,7 @@ def _file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def _remember(note: Path, content: bytes) -> None:
+def _write_note(note: Path, content: bytes) -> None:
     with suppress(OSError, StoreError, DiskFullError):  # a cache that cannot be written costs time, nothing else
         note.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(note, content)

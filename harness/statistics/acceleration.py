@@ -78,7 +78,7 @@ class BaselineCurve:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clock:
+class BaselineClock:
     """A baseline's curve. steps: at which it was measured. whole: fitted from all seeds. without: from all seeds but each."""
 
     steps: Float[np.ndarray, "N"]
@@ -127,7 +127,7 @@ def fit_acceleration(
     t, base, other = _checked_curves(steps, baseline, regime)
     few = describe_too_few(*base.shape)
     if few:
-        return refuse(base.shape[0], few)
+        return refused_fit(base.shape[0], few)
     return compare_with_clock(fit_clock(t, base), other, margin=margin, level=level)
 
 
@@ -139,12 +139,12 @@ def describe_too_few(seeds: int, points: int) -> str:
     return f"{counted} with {points} points; needs {MIN_SEEDS} with {MIN_POINTS}"
 
 
-def refuse(seeds: int, why: str) -> Acceleration:
+def refused_fit(seeds: int, why: str) -> Acceleration:
     """Return a fit that was not tried."""
     return Acceleration(nan, nan, nan, nan, nan, nan, seeds, why)
 
 
-def fit_clock(steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"]) -> Clock:
+def fit_clock(steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"]) -> BaselineClock:
     """Fit the baseline's curve from all seeds, and from all but each, for the jackknife.
 
     steps: rising to the end of the run. baseline: accuracies in [0, 1], without gaps.
@@ -155,7 +155,7 @@ def fit_clock(steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"])
     for seed in range(len(baseline)):
         others = np.delete(baseline, seed, axis=0)
         without.append(_refine_curve(steps, others, losses.sum(axis=1) - losses[:, seed]))
-    return Clock(steps, whole, tuple(without))
+    return BaselineClock(steps, whole, tuple(without))
 
 
 def fit_baseline(steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]) -> BaselineCurve:
@@ -164,7 +164,7 @@ def fit_baseline(steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S
 
 
 def compare_with_clock(
-    clock: Clock, regime: Float[np.ndarray, "S N"], *, margin: float = 0.02, level: float = 0.95
+    clock: BaselineClock, regime: Float[np.ndarray, "S N"], *, margin: float = 0.02, level: float = 0.95
 ) -> Acceleration:
     """Fit kappa and delta of a regime against a baseline whose curve is fitted.
 
@@ -358,7 +358,9 @@ def _weights_of_points(paces: Float[np.ndarray, "P"], steps: Float[np.ndarray, "
     return weights
 
 
-def _least_errors(clock: Clock, regime: Float[np.ndarray, "S N"], kappa: float, delta: float) -> tuple[float, float]:
+def _least_errors(
+    clock: BaselineClock, regime: Float[np.ndarray, "S N"], kappa: float, delta: float
+) -> tuple[float, float]:
     """Return the standard errors of kappa's logarithm and of delta by least squares, with the baseline's curve given.
 
     dR/d(log kappa) = f'(kappa t) kappa t, to first order; dR/d(delta) is the share learnt. The residuals' variance is theirs.

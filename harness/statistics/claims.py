@@ -24,7 +24,7 @@ INTERIM, FIRST_LOOK = 0.001, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredClaim:
     """A number that a claim is about. error: standard error, with `freedom` degrees of freedom. problem: why it is not known."""
 
     value: float
@@ -42,7 +42,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TestedClaim:
     """answer: one of SUPPORTED, REFUTED, UNDECIDED, UNIDENTIFIED. p: corrected among the claims; NaN where not identified."""
 
     answer: str
@@ -65,7 +65,9 @@ def level_of_look(done: int, planned: int) -> float:
     return ALPHA - INTERIM * max(0, planned - FIRST_LOOK)
 
 
-def answer_claims(measured: Sequence[Measured], bounds: Sequence[Bounds], levels: Sequence[float]) -> list[Answer]:
+def answer_claims(
+    measured: Sequence[MeasuredClaim], bounds: Sequence[Bounds], levels: Sequence[float]
+) -> list[TestedClaim]:
     """Answer the claims of one suite, corrected among themselves. levels: of each claim's look (`level_of_look`).
 
     A corrected p-value at most ALPHA is an answer: p-values of an earlier look are raised by ALPHA over its level before.
@@ -78,16 +80,16 @@ def answer_claims(measured: Sequence[Measured], bounds: Sequence[Bounds], levels
     answers = []
     for one, within, own in zip(measured, bounds, corrected, strict=True):
         if isnan(own):
-            answers.append(Answer(UNIDENTIFIED, float(own)))
+            answers.append(TestedClaim(UNIDENTIFIED, float(own)))
         elif own > ALPHA:
-            answers.append(Answer(UNDECIDED, float(own)))
+            answers.append(TestedClaim(UNDECIDED, float(own)))
         else:
             holds = within.low < one.value < within.high
-            answers.append(Answer(SUPPORTED if holds else REFUTED, float(own)))
+            answers.append(TestedClaim(SUPPORTED if holds else REFUTED, float(own)))
     return answers
 
 
-def _p_of_claim(measured: Measured, bounds: Bounds) -> float:
+def _p_of_claim(measured: MeasuredClaim, bounds: Bounds) -> float:
     """Return the two-sided p-value at which the number is told from the nearest bound.
 
     For `within` the number must be told from both bounds to lie inside (two one-sided tests), from one of them to lie outside.

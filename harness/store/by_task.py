@@ -91,10 +91,10 @@ def read_task_rewards(snapshot: Snapshot, suite: str) -> list[TaskReward]:
                 regime=regime,
                 policy=policy,
                 task=task,
-                first=_share(own[:size], "right", "judged"),
-                last=_share(own[-size:], "right", "judged"),
-                all_wrong=_share(own, "failed", "prompts"),
-                rescued=_share(own, "rescued", "failed"),
+                first=_share_of_sums(own[:size], "right", "judged"),
+                last=_share_of_sums(own[-size:], "right", "judged"),
+                all_wrong=_share_of_sums(own, "failed", "prompts"),
+                rescued=_share_of_sums(own, "rescued", "failed"),
                 curve_first=points[0] if points else None,
                 curve_last=points[-1] if points else None,
             )
@@ -107,7 +107,7 @@ def read_task_help(snapshot: Snapshot, suite: str) -> list[TaskHelp]:
     return [TaskHelp(**row) for row in snapshot.query(_HELP, [suite]).to_pylist()]
 
 
-def _share(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float | None:
+def _share_of_sums(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float | None:
     """The share of some rows' sums; None of nothing."""
     total = sum(row[whole] for row in rows)
     return float(sum(row[part] for row in rows) / total) if total else None

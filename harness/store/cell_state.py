@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from harness.errors import Fault, StoreError
-from harness.store.manifest import MANIFEST, Manifest, read_manifest, remedy
+from harness.store.manifest import MANIFEST, Manifest, read_manifest, remedy_for
 
 JOURNAL = "journal"
 
@@ -41,7 +41,7 @@ def read_cell_folder(folder: Path | str) -> CellFolder:
         return CellFolder(read_manifest(folder), "")
     except StoreError as error:
         began = any(os.path.exists(f"{folder}/{name}") for name in (MANIFEST, JOURNAL))
-        return CellFolder(None, f"{error}; {remedy(Path(folder), removed=False)}" if began else "")
+        return CellFolder(None, f"{error}; {remedy_for(Path(folder), removed=False)}" if began else "")
 
 
 def state_of(folder: CellFolder, held: bool = True, journal_damage: str = "") -> CellState:

@@ -79,7 +79,7 @@ def read_checkpoint_choices(snapshot: Snapshot, suite: str) -> list[CheckpointRo
                 accuracies = np.array([point["accuracy"] for point in own])
                 choices.append(choose_checkpoint(steps, accuracies, *rewards[curve]))
         if choices:
-            rows.append(_summarise(group, regime, choices))
+            rows.append(_summarise_choices(group, regime, choices))
     return rows
 
 
@@ -121,7 +121,7 @@ def _read_rewards(snapshot: Snapshot, suite: str) -> dict[tuple[str, str], tuple
     return rewards
 
 
-def _summarise(group: str, regime: str, choices: Sequence[_Choice]) -> CheckpointRow:
+def _summarise_choices(group: str, regime: str, choices: Sequence[_Choice]) -> CheckpointRow:
     def mean_of(choice: str) -> float:
         return float(np.mean([getattr(one, choice) for one in choices]))
 

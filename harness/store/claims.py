@@ -11,10 +11,11 @@ import numpy as np
 
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import Acceleration, jackknife_error, student_quantile
-from harness.statistics.claims import Bounds, Measured, Relation, answer_claims, bounds_of, level_of_look
+from harness.statistics.claims import Bounds, MeasuredClaim, Relation, answer_claims, bounds_of, level_of_look
+from harness.store.finished import BySeed, FinishedScores, Key, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import CLOCK, POINTS, Pair
-from harness.store.table import MEAN, BySeed, FinishedScores, Key, read_finished
+from harness.store.table import MEAN
 
 
 class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,7 @@ class Elsewhere(msgspec.Struct, frozen=True, kw_only=True):
     regime: str | None = None
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class StoredClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A claim of a suite's file (`harness.suite.schema.Claim`). bound: in points, for kappa a ratio; with `against` of the
     difference. seeds: how many of the suite's first seeds answer it; None: all."""
 
@@ -43,7 +44,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer. value, interval: of the claim's number, points as fractions, with its 95 % interval. p: corrected among the
     suite's claims. done, planned: seeds. reason: why the number is not identified."""
 
-    claim: Claim
+    claim: StoredClaim
     answer: str
     value: float | None
     interval: Pair | None
@@ -74,11 +75,11 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return (CLOCK if self.claim.statistic == "kappa" else POINTS).with_interval(self.value, self.interval)
 
 
-def read_claims(snapshot: Snapshot, suite: str) -> list[Claim]:
+def read_claims(snapshot: Snapshot, suite: str) -> list[StoredClaim]:
     """Read the claims of a suite's file; none for an unknown suite."""
     configs = snapshot.query("SELECT config FROM suites WHERE suite = ?", [suite])["config"].to_pylist()
     stated = json.loads(configs[0] or "{}").get("claims", []) if configs else []
-    return msgspec.convert(stated, list[Claim])
+    return msgspec.convert(stated, list[StoredClaim])
 
 
 def answer_suite_claims(snapshot: Snapshot, suite: str, margin: float) -> list[ClaimAnswer]:
@@ -93,7 +94,7 @@ def answer_suite_claims(snapshot: Snapshot, suite: str, margin: float) -> list[C
     order = snapshot.query("SELECT seeds FROM suites WHERE suite = ?", [suite])["seeds"].to_pylist()[0]
     planned = [order[: claim.seeds] if claim.seeds else order for claim in claims]
     done = [_first_finished(claim, seeds, finished) for claim, seeds in zip(claims, planned, strict=True)]
-    measured = [_measure(claim, seeds, finished, margin) for claim, seeds in zip(claims, done, strict=True)]
+    measured = [_measure_claim(claim, seeds, finished, margin) for claim, seeds in zip(claims, done, strict=True)]
     bounds = [_bounds_of_claim(claim) for claim in claims]
     levels = [level_of_look(len(there), len(all_)) for there, all_ in zip(done, planned, strict=True)]
     told = answer_claims(measured, bounds, levels)
@@ -115,7 +116,7 @@ def answer_suite_claims(snapshot: Snapshot, suite: str, margin: float) -> list[C
     return answers
 
 
-def _places_of(claim: Claim) -> list[tuple[str, str]]:
+def _places_of(claim: StoredClaim) -> list[tuple[str, str]]:
     """Return group and regime of the claim, and of what it is compared with."""
     places = [(claim.group, claim.regime)]
     if claim.against:
@@ -123,7 +124,7 @@ def _places_of(claim: Claim) -> list[tuple[str, str]]:
     return places
 
 
-def _over(claim: Claim, regime: str, finished: FinishedScores) -> str:
+def _line_compared_with(claim: StoredClaim, regime: str, finished: FinishedScores) -> str:
     """Return the line that a regime is compared with: the claim's, or the suite's baseline."""
     return claim.over or finished.lines[regime].baseline
 
@@ -137,7 +138,7 @@ def _find_key(group: str, finished: FinishedScores) -> Key | None:
     return None
 
 
-def _first_finished(claim: Claim, planned: Sequence[int], finished: FinishedScores) -> list[int]:
+def _first_finished(claim: StoredClaim, planned: Sequence[int], finished: FinishedScores) -> list[int]:
     """Return the planned seeds, in order, up to the first whose cells have not all finished."""
     done: list[int] = []
     for seed in planned:
@@ -148,8 +149,8 @@ def _first_finished(claim: Claim, planned: Sequence[int], finished: FinishedScor
     return done
 
 
-def _line_or_empty(regime: str, claim: Claim, finished: FinishedScores) -> str:
-    return _over(claim, regime, finished) if regime in finished.lines else ""
+def _line_or_empty(regime: str, claim: StoredClaim, finished: FinishedScores) -> str:
+    return _line_compared_with(claim, regime, finished) if regime in finished.lines else ""
 
 
 def _lines_with(group: str, seed: int, finished: FinishedScores) -> set[str]:
@@ -160,62 +161,64 @@ def _lines_with(group: str, seed: int, finished: FinishedScores) -> set[str]:
     return set()
 
 
-def _measure(claim: Claim, seeds: Sequence[int], finished: FinishedScores, margin: float) -> Measured:
+def _measure_claim(claim: StoredClaim, seeds: Sequence[int], finished: FinishedScores, margin: float) -> MeasuredClaim:
     """Measure the number of a claim from these seeds."""
     if len(seeds) < 2:
-        return Measured(np.nan, np.nan, 0, f"{len(seeds)} seeds have finished")
+        return MeasuredClaim(np.nan, np.nan, 0, f"{len(seeds)} seeds have finished")
     if claim.statistic == "gain":
         return _measure_gain(claim, seeds, finished)
     fits = []
     for group, regime in _places_of(claim):
         policies = finished.policies[group]
         policy = MEAN if len(policies) > 1 else policies[0]
-        fit = finished.paces.compare_lines(group, policy, regime, _over(claim, regime, finished), margin, seeds)
+        fit = finished.paces.compare_lines(
+            group, policy, regime, _line_compared_with(claim, regime, finished), margin, seeds
+        )
         if fit.problem:
-            return Measured(np.nan, np.nan, 0, f"{regime} on {group}: {fit.problem}")
+            return MeasuredClaim(np.nan, np.nan, 0, f"{regime} on {group}: {fit.problem}")
         if claim.statistic == "reach" and fit.rising:
-            return Measured(np.nan, np.nan, 0, f"{regime} on {group}: the baseline's own curve still rises")
+            return MeasuredClaim(np.nan, np.nan, 0, f"{regime} on {group}: the baseline's own curve still rises")
         fits.append(fit)
     return _measure_fits(claim, fits)
 
 
-def _measure_gain(claim: Claim, seeds: Sequence[int], finished: FinishedScores) -> Measured:
+def _measure_gain(claim: StoredClaim, seeds: Sequence[int], finished: FinishedScores) -> MeasuredClaim:
     """Measure a gain, or the difference of two, paired by seed."""
     gains = np.zeros(len(seeds))
     noise = np.zeros(len(seeds))
     for sign, (group, regime) in zip((1, -1), _places_of(claim), strict=False):
         key = _find_key(group, finished)
         if key is None:
-            return Measured(np.nan, np.nan, 0, f"{group} has no avg@k")
+            return MeasuredClaim(np.nan, np.nan, 0, f"{group} has no avg@k")
         ours: BySeed = finished.by_key[key][regime]
-        theirs: BySeed = finished.by_key[key][_over(claim, regime, finished)]
+        theirs: BySeed = finished.by_key[key][_line_compared_with(claim, regime, finished)]
         gains += sign * np.array([ours[seed].accuracy - theirs[seed].accuracy for seed in seeds])
         noise += np.array([ours[seed].noise + theirs[seed].noise for seed in seeds])
     estimate = mean_interval(gains, noise=noise)
-    return Measured(float(estimate.mean), float(estimate.error), len(seeds) - 1)
+    return MeasuredClaim(float(estimate.mean), float(estimate.error), len(seeds) - 1)
 
 
-def _measure_fits(claim: Claim, fits: Sequence[Acceleration]) -> Measured:
+def _measure_fits(claim: StoredClaim, fits: Sequence[Acceleration]) -> MeasuredClaim:
     """Measure a pace (its logarithm), a reach, or the difference of two; the error is by the jackknife of seeds, and
     never below that of least squares."""
     first = fits[0]
     freedom = first.n - 1
     if not claim.against:
         if claim.statistic == "reach":
-            return Measured(first.delta, first.delta_error, freedom)
-        return Measured(log(first.kappa), first.kappa_error, freedom)
+            return MeasuredClaim(first.delta, first.delta_error, freedom)
+        return MeasuredClaim(log(first.kappa), first.kappa_error, freedom)
     second = fits[1]
     if claim.statistic == "reach":
         apart = np.array(first.ends) - np.array(second.ends)
         least = np.hypot(first.least_delta_error, second.least_delta_error)
-        return Measured(first.delta - second.delta, max(jackknife_error(apart), float(least)), freedom)
+        return MeasuredClaim(first.delta - second.delta, max(jackknife_error(apart), float(least)), freedom)
     apart = np.array(first.paces) - np.array(second.paces)
     least = np.hypot(first.kappa * first.least_kappa_error, second.kappa * second.least_kappa_error)
-    return Measured(first.kappa - second.kappa, max(jackknife_error(apart), float(least)), freedom)
+    return MeasuredClaim(first.kappa - second.kappa, max(jackknife_error(apart), float(least)), freedom)
 
 
-def _bounds_of_claim(claim: Claim) -> Bounds:
-    """Return the claim's bounds in the unit of `_measure`: fractions, and logarithms of a pace without `against`."""
+def _bounds_of_claim(claim: StoredClaim) -> Bounds:
+    """Return the claim's bounds in the unit of `_measure_claim`: fractions, and logarithms of a pace without `against`."""
     if claim.statistic != "kappa":
         bound = claim.bound / 100
         return bounds_of(claim.relation, -bound if claim.relation == "within" else bound, bound)
@@ -226,13 +229,13 @@ def _bounds_of_claim(claim: Claim) -> Bounds:
     return bounds_of(claim.relation, log(max(claim.bound, 1e-6)), log(max(claim.bound, 1e-6)))
 
 
-def _to_unit(claim: Claim, value: float) -> float:
+def _to_unit(claim: StoredClaim, value: float) -> float:
     """Return a pace that was measured as a logarithm."""
     if claim.statistic == "kappa" and not claim.against:
         return float(np.exp(value))
     return value
 
 
-def _interval_of(claim: Claim, measured: Measured) -> Pair:
+def _interval_of(claim: StoredClaim, measured: MeasuredClaim) -> Pair:
     half = student_quantile(0.95, measured.freedom) * measured.error
     return _to_unit(claim, measured.value - half), _to_unit(claim, measured.value + half)

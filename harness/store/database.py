@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.errors import StoreError
 from harness.store.rows import SCHEMAS
 from harness.store.starts import JUDGEMENT, UNPAIRED
@@ -33,7 +33,7 @@ def store_path(results: Path) -> Path:
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     forced = os.environ.get(VARIABLE)
     if forced:
-        return expanded(forced) / own
+        return expand_user(forced) / own
     read_only = results.is_dir() and not os.access(results, os.W_OK)
     if not (read_only or on_network(results)):
         return results / STORE
@@ -178,13 +178,13 @@ def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"{_CELLS}; CREATE TABLE scores AS {SCORES.format(samples='samples')}")
     for name, select in VIEWS.items():
         connection.execute(f"CREATE VIEW {name} AS {select}")
-    connection.execute("INSERT INTO about VALUES (?)", [version()])
+    connection.execute("INSERT INTO about VALUES (?)", [schema_version()])
 
 
-def version() -> str:
+def schema_version() -> str:
     """Hash of all table definitions, and of how starts are judged: a store of another version is rebuilt."""
     return f"{zlib.crc32(repr((SCHEMAS, _CELLS, SCORES, VIEWS, JUDGEMENT)).encode()):08x}"
 
 
-def quoted(path: Path) -> str:
+def quote_path(path: Path) -> str:
     return str(path).replace("'", "''")

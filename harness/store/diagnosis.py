@@ -11,7 +11,7 @@ import msgspec
 
 from harness.errors import DiskFullError, Fault, StoreError
 from harness.store.database import LABEL, store_path
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.read import Snapshot
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, describe_figures, find_troubles
 
@@ -26,7 +26,7 @@ CURES = {
 }
 
 
-class Finding(msgspec.Struct, frozen=True):
+class SuiteFinding(msgspec.Struct, frozen=True):
     """cell: group/regime/seed; policy: empty for the whole cell. advice: a half-sentence."""
 
     cell: str
@@ -46,7 +46,7 @@ class Damage(msgspec.Struct, frozen=True):
         return f"{self.problem}; {self.remedy}"
 
 
-def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[Finding]:
+def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[SuiteFinding]:
     """at: `--results` of the commands that are advised."""
     cells = snapshot.query(
         f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
@@ -54,11 +54,11 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
     ).to_pylist()
     labels = {cell["key"]: cell["cell"] for cell in cells}
     findings = []
-    damaged = damages(snapshot, suite, key)
+    damaged = list_damages(snapshot, suite, key)
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
         label = labels.get(name, name) or suite
-        findings.append(Finding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
+        findings.append(SuiteFinding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
     unread = {name for damage in damaged for name in damage.cells}
     late = _last_steps(snapshot, suite, key)
     exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
@@ -69,14 +69,14 @@ def diagnose(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
             cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}{at}")
-            findings.append(Finding(cell["cell"], name, "", Trouble.MISSING, words, cure))
+            findings.append(SuiteFinding(cell["cell"], name, "", Trouble.MISSING, words, cure))
         findings += [
-            Finding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
+            SuiteFinding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
         ]
     return findings
 
 
-def damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
+def list_damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
     """What the table needs and cannot be read: of one suite, of all, or of one cell."""
     rows = snapshot.query(
         "SELECT list(cell ORDER BY cell) AS cells, problem, remedy FROM problems "
@@ -93,7 +93,7 @@ def read_damages(results: Path, suite: str) -> tuple[dict[str, str], bool]:
     full or another process writes the store, what was found before counts, and False is returned."""
     current = False
     with suppress(DiskFullError, StoreError):
-        ingest(results, deadline=10.0)
+        ingest_journals(results, deadline=10.0)
         current = True
     if not store_path(results).exists():
         return {}, current
@@ -117,8 +117,8 @@ def summarise_training(snapshot: Snapshot, suite: str) -> list[str]:
     for cell, group in zip(groups["cell"].to_pylist(), groups["group_name"].to_pylist(), strict=True):
         for sums in late.get(cell, ()):
             by_policy.setdefault((group, sums.policy), []).append(sums)
-    findings: dict[tuple[str, str], dict[Trouble, list[Finding]]] = {}
-    for f in diagnose(snapshot, suite):
+    findings: dict[tuple[str, str], dict[Trouble, list[SuiteFinding]]] = {}
+    for f in diagnose_suite(snapshot, suite):
         by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
         by_trouble.setdefault(f.trouble, []).append(f)
     lines = []

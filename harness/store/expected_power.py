@@ -10,9 +10,10 @@ import numpy as np
 
 from harness.statistics import MARGIN
 from harness.statistics.power import find_power
+from harness.store.finished import estimate_difference, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import SHARE
-from harness.store.table import MEAN, estimate_difference, list_suites, read_finished
+from harness.store.table import MEAN, list_suites
 from harness.store.tuning import without_trials
 
 # What a plan states its power for

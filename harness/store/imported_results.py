@@ -43,7 +43,7 @@ from harness.store.validation import (
     is_name,
     sift_rows,
 )
-from harness.suite.load import resolve
+from harness.suite.load import parse_suite
 
 # Of a suite; each is named where it is missing
 _MAX_CELLS = 100_000
@@ -97,12 +97,12 @@ def import_results(source: Path, results: Path, origin: str, bundle: str = "") -
 
 
 @contextmanager
-def bounded(memory: int = IMPORT_MEMORY) -> Iterator[None]:
+def limit_import_memory(memory: int = IMPORT_MEMORY) -> Iterator[None]:
     """Put a ceiling on the memory (bytes) that reading another lab's files may take."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())  # other pools have reserved address space, which no ceiling sees
     try:
-        with limits.memory(memory):
+        with limits.limit_memory(memory):
             yield
     finally:
         pa.set_memory_pool(before)
@@ -251,7 +251,7 @@ def _take_suite(target: Path, source: Path, report: ImportReport) -> None:
         config: dict[str, Any] = {}
         try:
             if theirs.config:
-                config = resolve(theirs.config, (), f"{file}: config").model_dump(mode="json")
+                config = parse_suite(theirs.config, (), f"{file}: config").model_dump(mode="json")
         except SuiteError as error:
             report.refused.append(str(error))
         except (ValueError, RecursionError):

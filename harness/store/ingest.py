@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import StoreError
-from harness.files import TEMPORARY, disk_errors, lock, remove, replace_atomic, sync
+from harness.files import TEMPORARY, disk_errors, flush_to_disk, lock_file, remove_path, replace_atomic
 from harness.store.cell_state import as_damaged
-from harness.store.database import CELL_TABLES, SCORES, STORE, create_tables, quoted, store_path, version
+from harness.store.database import CELL_TABLES, SCORES, STORE, create_tables, quote_path, schema_version, store_path
 from harness.store.journal import Contents, read_journal
 from harness.store.manifest import (
     MARK,
@@ -28,18 +28,18 @@ from harness.store.manifest import (
     SuiteFile,
     read_manifest,
     read_suite,
-    remedy,
+    remedy_for,
     suite_file_name,
     suite_files,
     suite_folder,
 )
 from harness.store.reference_results import (
     INDEX,
-    forget,
+    command_to_restore,
+    forget_last_folder,
     list_references,
     read_index,
     read_reference,
-    restored,
 )
 from harness.store.rows import SCHEMAS
 from harness.store.starts import write_unpaired
@@ -72,7 +72,7 @@ def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
         handle = os.open(store.parent / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
-            there = lock(handle, deadline)
+            there = lock_file(handle, deadline)
         except TimeoutError:
             raise StoreError(f"{store.parent}: another process is writing the store") from None
         except OSError as error:
@@ -82,7 +82,7 @@ def writer_lock(store: Path, deadline: float) -> Iterator[bool]:
         os.close(handle)
 
 
-def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
+def ingest_journals(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
     """Bring the store up to date with the journals; returns how many cells were read.
 
     Raises StoreError (no folder, locked for longer than `deadline` seconds), DiskFullError; the store is then as
@@ -93,7 +93,7 @@ def ingest(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
     store = store_path(results)
     with writer_lock(store, deadline) as alone:
         for leftover in store.parent.glob(f"{STORE}.*{TEMPORARY}*") if alone else ():  # of a writer that died
-            remove(leftover)
+            remove_path(leftover)
         known = None if rebuild else _stored_fingerprints(store)
         sources, suites = scan_results(results)
         marks = {key: s.fingerprint for key, s in sources.items()} | {(name, ""): mark for name, mark in suites.items()}
@@ -139,12 +139,12 @@ def _build_store(
                 _insert_all(connection, changed, suites, results)
                 write_unpaired(connection, rejudged)
                 connection.execute("CHECKPOINT")
-            sync(temporary)
+            flush_to_disk(temporary)
         except duckdb.Error as error:  # a failed write has several kinds
             full = "No space left" in str(error)
             raise OSError(errno.ENOSPC if full else errno.EIO, str(error).splitlines()[0]) from error
         finally:
-            remove(temporary.with_name(temporary.name + ".wal"))
+            remove_path(temporary.with_name(temporary.name + ".wal"))
 
     replace_atomic(store, fill)
     return len(changed)
@@ -155,10 +155,10 @@ def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str
     now = time.time_ns()
     sources: dict[tuple[str, str], Source] = {}
     suites: dict[str, str] = {}
-    for suite in _subfolders(results):
+    for suite in _list_subfolders(results):
         cells = list[os.DirEntry[str]]()
         with suppress(FileNotFoundError, PermissionError):  # gone, or not ours: lost+found at the root of a disk
-            cells = _subfolders(Path(suite.path))
+            cells = _list_subfolders(Path(suite.path))
         for cell in cells:
             stamps = [_time_stamp(cell.path), _time_stamp(f"{cell.path}/journal")]
             if stamps[1] or _time_stamp(f"{cell.path}/manifest.json"):
@@ -177,7 +177,7 @@ def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str
     return sources, suites
 
 
-def _subfolders(path: Path) -> list[os.DirEntry[str]]:
+def _list_subfolders(path: Path) -> list[os.DirEntry[str]]:
     with os.scandir(path) as entries:
         return sorted((e for e in entries if not e.name.startswith(".") and e.is_dir()), key=lambda e: e.name)
 
@@ -194,9 +194,9 @@ def _stored_fingerprints(store: Path) -> dict[tuple[str, str], str] | None:
         return None
     try:
         with duckdb.connect() as connection:
-            connection.execute(f"ATTACH '{quoted(store)}' AS store (READ_ONLY)")
+            connection.execute(f"ATTACH '{quote_path(store)}' AS store (READ_ONLY)")
             connection.execute("USE store")
-            if connection.execute("SELECT version FROM about").fetchone() != (version(),):
+            if connection.execute("SELECT version FROM about").fetchone() != (schema_version(),):
                 return None
             query = "SELECT suite, cell, fingerprint FROM cells UNION ALL SELECT suite, '', fingerprint FROM suites"
             return {(suite, cell): mark for suite, cell, mark in connection.execute(query).fetchall()}
@@ -218,7 +218,7 @@ def _insert_all(
             _insert_cells(connection, batch)
             batch = []
             size = 0
-    forget()
+    forget_last_folder()
     _insert_rows(connection, "problems", problems)
 
 
@@ -235,7 +235,7 @@ def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
     stored = name.endswith(MARK)
 
     def damaged(error: StoreError, file: Path) -> None:
-        mends = restored(folder) if stored else remedy(file)
+        mends = command_to_restore(folder) if stored else remedy_for(file)
         problems.append({"suite": name, "cell": "", "problem": str(error), "remedy": mends})
 
     for file in [*suite_files(folder)[::-1]] or (None,):  # the first stands for the folder
@@ -270,14 +270,14 @@ def _load_cell(source: Source, problems: list[Row]) -> Loaded:
         manifest = read_reference(folder).manifests[source.cell] if stored else read_manifest(folder)
     except StoreError as error:
         problem = str(error)
-        mends = remedy(folder, removed=False)
+        mends = remedy_for(folder, removed=False)
     try:
         contents = read_reference(folder).cells[source.cell] if stored else read_journal(folder)
     except StoreError as error:
         contents = Contents({}, [str(error)])
     if contents.problems:
         problem = contents.problems[0]
-        mends = restored(folder) if stored else remedy(folder)
+        mends = command_to_restore(folder) if stored else remedy_for(folder)
     if problem:
         problems.append({"suite": source.suite, "cell": source.cell, "problem": problem, "remedy": mends})
         manifest = as_damaged(manifest, problem, mends)

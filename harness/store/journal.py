@@ -20,9 +20,17 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import StoreError
-from harness.files import TEMPORARY, change, disk_errors, remove, replace_atomic, sync, write_atomic
+from harness.files import (
+    TEMPORARY,
+    about_to_change,
+    disk_errors,
+    flush_to_disk,
+    remove_path,
+    replace_atomic,
+    write_atomic,
+)
 from harness.reading import read_bytes
-from harness.store.manifest import remedy
+from harness.store.manifest import remedy_for
 from harness.store.rows import TABLE_OF, TABLES, Row, conform_table, to_arrow, up_to
 
 # Of one file: all samples of a cell are one part
@@ -50,7 +58,7 @@ class Journal:
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._tidy()
+            self._remove_leftovers()
 
     def append(self, rows: Row | Iterable[Row]) -> None:
         """Keep rows for the next commit. Raises KeyError for another type."""
@@ -64,7 +72,7 @@ class Journal:
         highest = max([step, *(row.at or 0 for rows in self._buffer.values() for row in rows)])
         payload = _encoder.encode(self._buffer)
         data = _MAGIC + zlib.crc32(payload).to_bytes(4, "little") + payload
-        write_atomic(self.folder / f"part-{self._next():06d}-{highest:06d}.rows", data)
+        write_atomic(self.folder / f"part-{self._next_part():06d}-{highest:06d}.rows", data)
         self._buffer = {}
 
     def rewind(self, step: int) -> None:
@@ -78,17 +86,17 @@ class Journal:
                 del self._buffer[table]
         compacts, parts = _list_files(self.folder)
         if compacts or any(highest > step for _, highest, _ in parts):
-            self._rewrite(step)
+            self._rewrite_tables(step)
 
     def compact(self) -> None:
         """Rewrite the journal as one Arrow file per table. Raises DiskFullError, StoreError."""
         if _list_files(self.folder)[1]:
-            self._rewrite(None)
+            self._rewrite_tables(None)
 
-    def _rewrite(self, step: int | None) -> None:
+    def _rewrite_tables(self, step: int | None) -> None:
         contents = read_journal(self.folder.parent)
         if contents.problems:
-            raise StoreError(f"{contents.problems[0]}; {remedy(self.folder.parent)}")
+            raise StoreError(f"{contents.problems[0]}; {remedy_for(self.folder.parent)}")
 
         def fill(temporary: Path) -> None:
             temporary.mkdir()
@@ -96,22 +104,22 @@ class Journal:
                 kept = data if step is None else up_to(table, data, step)
                 if kept.num_rows:
                     write_columns(temporary, table, kept)
-            sync(temporary)
+            flush_to_disk(temporary)
 
-        replace_atomic(self.folder / f"compact-{self._next():06d}", fill)
-        self._tidy()
+        replace_atomic(self.folder / f"compact-{self._next_part():06d}", fill)
+        self._remove_leftovers()
 
-    def _next(self) -> int:
+    def _next_part(self) -> int:
         compacts, parts = _list_files(self.folder)
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
-    def _tidy(self) -> None:
-        with change(self.folder):
+    def _remove_leftovers(self) -> None:
+        with about_to_change(self.folder):
             compacts, parts = _list_files(self.folder)
             keep = {path for *_, path in (*compacts[-1:], *parts)}
             for path in self.folder.iterdir():
                 if path not in keep and (_NAME.fullmatch(path.name) or path.name.endswith(TEMPORARY)):
-                    remove(path)
+                    remove_path(path)
 
 
 def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
@@ -179,7 +187,7 @@ def write_columns(folder: Path, table: str, data: pa.Table) -> None:
     content = sink.getvalue()
     path = folder / f"{table}-{zlib.crc32(content):08x}.arrow"
     path.write_bytes(content)
-    sync(path)
+    flush_to_disk(path)
 
 
 def read_columns(path: Path) -> tuple[str, pa.Table]:

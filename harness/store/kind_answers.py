@@ -13,7 +13,7 @@ from harness.store.standing import Board, Kind, Setting
 from harness.store.statistic import CLOCK, POINTS, Pair, Unit
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class KindFinding(msgspec.Struct, frozen=True, kw_only=True):
     """A number of one regime in one setting, in its unit, with its 95 % interval. whom: the members of the pair whose it is; of
     both, the number of the one that has less."""
 
@@ -35,13 +35,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{member}{name_setting(self.setting, steps=False)}"
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class KindAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One question, of one kind of pair. said: a sentence or two that name no regime that `found` has. found: what stands out,
     most first."""
 
     question: str
     said: str
-    found: tuple[Finding, ...] = ()
+    found: tuple[KindFinding, ...] = ()
 
 
 class KindAnswers(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class KindAnswers(msgspec.Struct, frozen=True):
 
     kind: Kind
     settings: tuple[Setting, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[KindAnswer, ...]
 
 
 # Of gains without any effect, the share whose 95 % interval lies below 0
@@ -84,13 +84,13 @@ def answer_by_kind(board: Board, points: str) -> list[KindAnswers]:
     ]
 
 
-def _answer_gain(board: Board, kind: Kind, points: str) -> Answer:
+def _answer_gain(board: Board, kind: Kind, points: str) -> KindAnswer:
     cells = board.of(kind)
     found = []
     for name, setting, row in cells:
         interval = row.gain_corrected_interval or row.gain_interval
         if row.verdict in (GAINS, LOSES) and interval:
-            found.append(Finding(regime=name, setting=setting, unit=POINTS, value=row.gain, interval=interval))
+            found.append(KindFinding(regime=name, setting=setting, unit=POINTS, value=row.gain, interval=interval))
     gains = sum(one.value > 0 for one in found)
     losses = len(found) - gains
     nothing = sum(row.verdict == EQUIVALENT for _, _, row in cells)
@@ -101,32 +101,32 @@ def _answer_gain(board: Board, kind: Kind, points: str) -> Answer:
         f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
         f"{points}, {len(cells) - len(found) - nothing} cannot tell."
     )
-    return Answer(question=QUESTIONS[0], said=said, found=_order(found, 0.0))
+    return KindAnswer(question=QUESTIONS[0], said=said, found=_order_findings(found, 0.0))
 
 
-def _answer_pace(board: Board, kind: Kind) -> Answer:
+def _answer_pace(board: Board, kind: Kind) -> KindAnswer:
     cells = board.of(kind)
     known = [
-        Finding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=row.kappa_interval)
+        KindFinding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=row.kappa_interval)
         for name, setting, row in cells
         if row.kappa is not None and row.kappa_interval is not None
     ]
     found = _leave_out(known, 1.0)
-    return Answer(question=QUESTIONS[1], said=_count_known(known, found, len(cells), "1"), found=found)
+    return KindAnswer(question=QUESTIONS[1], said=_count_known(known, found, len(cells), "1"), found=found)
 
 
-def _answer_reach(board: Board, kind: Kind) -> Answer:
+def _answer_reach(board: Board, kind: Kind) -> KindAnswer:
     cells = board.of(kind)
     known = [
-        Finding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=row.reach_interval)
+        KindFinding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=row.reach_interval)
         for name, setting, row in cells
         if row.reach is not None and row.reach_interval is not None
     ]
     found = _leave_out(known, 0.0)
-    return Answer(question=QUESTIONS[2], said=_count_known(known, found, len(cells), "0"), found=found)
+    return KindAnswer(question=QUESTIONS[2], said=_count_known(known, found, len(cells), "0"), found=found)
 
 
-def _answer_harm(board: Board, kind: Kind) -> Answer:
+def _answer_harm(board: Board, kind: Kind) -> KindAnswer:
     lines = board.by_role(kind)
     known = sum((role.stronger is not None) + (role.weaker is not None) for _, _, role in lines)
     below = 0
@@ -138,7 +138,7 @@ def _answer_harm(board: Board, kind: Kind) -> Answer:
             gain, interval, whom = min(harmed)
             members = "both" if len(harmed) > 1 else f"the {whom}"
             found.append(
-                Finding(regime=name, setting=setting, unit=POINTS, value=gain, interval=interval, whom=members)
+                KindFinding(regime=name, setting=setting, unit=POINTS, value=gain, interval=interval, whom=members)
             )
     if not known:
         said = "Not known: no group's members differ before training."
@@ -149,7 +149,7 @@ def _answer_harm(board: Board, kind: Kind) -> Answer:
             f"{below or 'None'} of {count_of(known, 'gain')} by role {'lie' if below > 1 else 'lies'} below 0 with the whole "
             f"interval; {chance} would by chance."
         )
-    return Answer(question=QUESTIONS[3], said=said, found=_order(found, 0.0))
+    return KindAnswer(question=QUESTIONS[3], said=said, found=_order_findings(found, 0.0))
 
 
 def _find_harmed(role: RoleRow) -> list[tuple[float, Pair, str]]:
@@ -172,7 +172,7 @@ def list_harmed(role: RoleRow | None) -> list[tuple[str, str]]:
     return [(whom, POINTS.with_interval(gain, interval)) for gain, interval, whom in _find_harmed(role)]
 
 
-def _count_known(known: Sequence[Finding], found: Sequence[Finding], compared: int, nothing: str) -> str:
+def _count_known(known: Sequence[KindFinding], found: Sequence[KindFinding], compared: int, nothing: str) -> str:
     if not known:
         return f"Not known: identified in none of {count_of(compared, 'comparison')}."
     verb = "has" if len(found) == 1 else "have"
@@ -182,13 +182,13 @@ def _count_known(known: Sequence[Finding], found: Sequence[Finding], compared: i
     )
 
 
-def _leave_out(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
+def _leave_out(findings: Iterable[KindFinding], nothing: float) -> tuple[KindFinding, ...]:
     """Return the findings whose interval leaves out the value of no effect."""
     found = [one for one in findings if not one.interval[0] <= nothing <= one.interval[1]]
-    return _order(found, nothing)
+    return _order_findings(found, nothing)
 
 
-def _order(findings: Iterable[Finding], nothing: float) -> tuple[Finding, ...]:
+def _order_findings(findings: Iterable[KindFinding], nothing: float) -> tuple[KindFinding, ...]:
     """The farthest from no effect first."""
     return tuple(sorted(findings, key=lambda one: (-abs(one.value - nothing), one.regime, one.setting.names)))
 

@@ -70,7 +70,7 @@ class StatedClaims(msgspec.Struct, frozen=True):
     since: str = ""
 
 
-class Pool(msgspec.Struct, frozen=True):
+class StatedPool(msgspec.Struct, frozen=True):
     """Training data. overlaps: prompts left out because an evaluation set repeats them."""
 
     name: str
@@ -127,7 +127,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     provenance: Provenance = Provenance()
     origin: str = ""
     identity: Identity = Identity()
-    pool: Pool | None = None
+    pool: StatedPool | None = None
     carried: dict[str, CarriedPrice] = {}
     claims: StatedClaims = StatedClaims()
 
@@ -159,7 +159,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace `folder`'s manifest. Raises DiskFullError, StoreError."""
-    write_atomic(folder / MANIFEST, sealed(manifest))
+    write_atomic(folder / MANIFEST, seal_as_json(manifest))
 
 
 def read_manifest(folder: Path | str) -> Manifest:
@@ -188,7 +188,7 @@ def is_installed() -> bool:
     return PACKAGED.is_dir() and not PACKAGED.is_symlink()
 
 
-def remedy(path: Path, removed: bool = True) -> str:
+def remedy_for(path: Path, removed: bool = True) -> str:
     """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
     first = f"remove {path} and " if removed else ""
     suite = path.parent
@@ -199,7 +199,7 @@ def remedy(path: Path, removed: bool = True) -> str:
 
 def write_suite(folder: Path, suite: SuiteFile) -> None:
     """Replace the suite's file, or the altered run's. Raises DiskFullError, StoreError."""
-    write_atomic(folder / suite_file_name(suite), sealed(suite))
+    write_atomic(folder / suite_file_name(suite), seal_as_json(suite))
 
 
 def suite_file_name(suite: SuiteFile) -> str:
@@ -224,7 +224,7 @@ def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
     return read_sealed(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 
-def sealed(value: msgspec.Struct) -> bytes:
+def seal_as_json(value: msgspec.Struct) -> bytes:
     """As JSON with a checksum in front."""
     plain = msgspec.json.encode(value)
     return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"

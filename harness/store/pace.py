@@ -12,11 +12,11 @@ import numpy as np
 
 from harness.statistics.acceleration import (
     Acceleration,
-    Clock,
+    BaselineClock,
     compare_with_clock,
     describe_too_few,
     fit_clock,
-    refuse,
+    refused_fit,
 )
 from harness.statistics.worth import Worth, estimate_worth
 from harness.store.learning_curves import (
@@ -98,7 +98,7 @@ class PaceBook:
         self._policies = policies
         self._clocks = clocks
         self._curves: LearningCurves | None = None
-        self._fitted_clocks: dict[tuple[object, ...], Clock] = {}
+        self._fitted_clocks: dict[tuple[object, ...], BaselineClock] = {}
         self._fits: dict[tuple[object, ...], Acceleration] = {}
 
     def find_pace(self, group: str, policy: str, line: str, margin: float) -> Pace | None:
@@ -139,7 +139,7 @@ class PaceBook:
         points = common_points([*(ours[seed] for seed in seeds), *(theirs[seed] for seed in seeds)])
         few = describe_too_few(len(seeds), len(points))
         if few:
-            return refuse(len(seeds), few)
+            return refused_fit(len(seeds), few)
         at_clock = group, policy, self._clocks.cells[over], tuple(seeds), tuple(points)
         if at_clock not in self._fitted_clocks:
             self._fitted_clocks[at_clock] = fit_clock(np.array(points), stack_curves(theirs, seeds, points))

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from harness.statistics.comparison import GAINS
 from harness.store.equal_cost import FOUND
+from harness.store.finished import ShowRow
 from harness.store.learning_curves import MEAN, REWARD
 from harness.store.sentences import joined
 from harness.store.statistic import CLOCK, OWN_ROLLOUTS, POINTS, TIMES
-from harness.store.table import ShowRow
 
 HEADS = ("regime", "kappa", "reach", "gain", "at equal cost", "over", "greedy", "best@k", "cost", "worth")
 

@@ -38,7 +38,7 @@ class QuestionBook:
 
     def estimate_gain(self, group: str, task: str, ours: str, theirs: str) -> CrossedEstimate | None:
         """Estimate the gain of one variant's cells over another's for other seeds and questions; None where nothing is common."""
-        by_line = self._read()
+        by_line = self._read_scores()
         mine = by_line.get(_SEPARATOR.join((group, task, ours)), {})
         other = by_line.get(_SEPARATOR.join((group, task, theirs)), {})
         seeds = sorted(mine.keys() & other.keys())
@@ -48,7 +48,7 @@ class QuestionBook:
         questions = sorted(set.intersection(*asked))
         return estimate_crossed(_stack_differences(mine, other, seeds, questions))
 
-    def _read(self) -> dict[str, dict[int, dict[str, float]]]:
+    def _read_scores(self) -> dict[str, dict[int, dict[str, float]]]:
         if self._by_line is None:
             columns = self._snapshot.query(_QUESTIONS, [self._suite]).to_pydict()
             self._by_line = {}

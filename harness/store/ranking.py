@@ -21,21 +21,13 @@ from harness.statistics.intervals import BootstrapInterval
 from harness.store.by_task import TaskHelp, TaskReward, read_task_help, read_task_rewards
 from harness.store.checkpoint_choice import CheckpointRow, read_checkpoint_choices
 from harness.store.claims import ClaimAnswer, answer_suite_claims
+from harness.store.finished import FinishedScores, Place, SeedRow, is_independent_training, read_finished
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
 from harness.store.roles import RoleRow, role_rows
 from harness.store.sentences import joined, write_doubt, write_rate, write_sentence, write_summary
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
-from harness.store.table import (
-    MEAN,
-    FinishedScores,
-    Place,
-    SeedRow,
-    compare_rows,
-    is_independent_training,
-    read_finished,
-    seed_rows,
-)
+from harness.store.table import MEAN, compare_rows, seed_rows
 
 Said = Literal["everything", "opening", "nothing"]
 # Of fewer seeds a bootstrap interval comes out far too narrow

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from harness import limits as process_limits
 from harness.errors import HarnessError, StoreError, UsageError
-from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quoted, store_path
+from harness.store.database import CELL_TABLES, OF_A_RUN, VIEWS, quote_path, store_path
 from harness.store.manifest import SuiteFile
 from harness.store.starts import write_unpaired
 from harness.store.tuning import list_chosen, read_tuning
@@ -89,7 +89,7 @@ class Snapshot:
             },
         )
         try:
-            self._connection.execute(f"ATTACH '{quoted(path)}' AS store (READ_ONLY)")
+            self._connection.execute(f"ATTACH '{quote_path(path)}' AS store (READ_ONLY)")
             self._connection.execute("USE store")
             if shown:
                 _show_run_instead(self._connection, shown, results)
@@ -97,7 +97,7 @@ class Snapshot:
             self._connection.execute("SET lock_configuration = true")
         except duckdb.Error as error:
             self._connection.close()
-            raise StoreError(self._damaged(error)) from error
+            raise StoreError(self._explain_damage(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
         """Rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
@@ -108,7 +108,7 @@ class Snapshot:
                 with _interrupt_after(cursor, OWN_SECONDS):
                     return cursor.sql(statement, params=list(parameters)).to_arrow_table()
             except duckdb.Error as error:
-                raise StoreError(self._damaged(error) if _is_damage(error) else str(error)) from error
+                raise StoreError(self._explain_damage(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> QueryAnswer:
         """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
@@ -130,10 +130,10 @@ class Snapshot:
                 raise UsageError(_too_large(limits)) from error
             except (duckdb.Error, pa.ArrowException, OverflowError, ValueError) as error:
                 if isinstance(error, duckdb.Error) and _is_damage(error):
-                    raise StoreError(self._damaged(error)) from error
+                    raise StoreError(self._explain_damage(error)) from error
                 raise UsageError(_first_line(error)) from error
 
-    def _damaged(self, error: duckdb.Error) -> str:
+    def _explain_damage(self, error: duckdb.Error) -> str:
         return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ def _answer_stdin() -> None:
     try:
         with (
             Snapshot(Path(results), memory=limits.memory) as snapshot,
-            process_limits.memory(limits.memory + _SPARE),
+            process_limits.limit_memory(limits.memory + _SPARE),
         ):
             answer = snapshot.sql(statement, limits)
     except HarnessError as error:

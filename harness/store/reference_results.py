@@ -14,7 +14,16 @@ from harness.files import TEMPORARY
 from harness.store.manifest import MARK, ORIGIN, PACKAGED, is_installed
 from harness.store.results_folder import INDEX, ResultsFolder, ResultsIndex, read_index, read_results_folder
 
-__all__ = ["INDEX", "choose_suite", "forget", "list_own", "list_references", "read_index", "read_reference", "restored"]
+__all__ = [
+    "INDEX",
+    "choose_suite",
+    "command_to_restore",
+    "forget_last_folder",
+    "list_own",
+    "list_references",
+    "read_index",
+    "read_reference",
+]
 
 
 def list_references(results: Path) -> dict[str, Path]:
@@ -47,14 +56,14 @@ def read_reference(folder: Path) -> ResultsFolder:
     return content
 
 
-def restored(folder: Path) -> str:
+def command_to_restore(folder: Path) -> str:
     """Return the command that restores a damaged folder."""
     if folder.is_relative_to(PACKAGED) and is_installed():
         return "pip install --force-reinstall --no-deps experience-sharing-harness"
     return f"git -C {shlex.quote(str(folder))} restore ."
 
 
-def forget() -> None:
+def forget_last_folder() -> None:
     """Forget the folder that was read last."""
     _read_once.cache_clear()
 

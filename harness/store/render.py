@@ -25,6 +25,7 @@ from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, I
 from harness.store.by_task import TaskHelp, TaskReward
 from harness.store.checkpoint_choice import CheckpointRow
 from harness.store.claims import ClaimAnswer
+from harness.store.finished import ShowRow
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
@@ -32,7 +33,7 @@ from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
 from harness.store.roles import RoleRow
 from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
-from harness.store.table import MEAN, ShowRow
+from harness.store.table import MEAN
 from harness.store.text import harmless, visible
 from harness.store.tuning_table import TuningResults, TuningRow
 
@@ -111,16 +112,15 @@ class _Page:
         )  # fmt: skip
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        words = " ".join((_cell if self._markdown else visible)(text).split())
+        words = " ".join((_escape_cell if self._markdown else visible)(text).split())
         self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
 
     def table(
         self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
     ) -> None:
         if self._markdown:
-            self._console.print(
-                f"**{_cell(title)}**\n\n{make_pipe_table(heads, [[_cell(str(cell)) for cell in row] for row in rows], 2)}"
-            )
+            cells = [[_escape_cell(str(cell)) for cell in row] for row in rows]
+            self._console.print(f"**{_escape_cell(title)}**\n\n{make_pipe_table(heads, cells, 2)}")
             return
         lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
         table = Table(box=None, header_style="dim")
@@ -144,14 +144,16 @@ class _Page:
     def results(self, suite: str, rows: Rows, head: Heading) -> None:
         if not rows:
             self.say(MEASURED if suite == EVALUATIONS else "no finished cells yet")
-            self._beside(head)
+            self._print_beside_papers(head)
             return
-        self._open(suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)])
-        self._panels(rows, head.margin)
+        self._print_opening(
+            suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
+        )
+        self._print_panels(rows, head.margin)
         self._pace_and_end(choose_rows(rows))
-        self._roles(head.roles)
+        self._print_roles(head.roles)
         self._other_questions(rows)
-        self._checkpoints(head.checkpoints)
+        self._print_checkpoint_choice(head.checkpoints)
         self._by_task(head.task_rewards, head.task_help)
         for metric, across in head.across.items():
             title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
@@ -162,18 +164,18 @@ class _Page:
                  f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()) for a in across
             )  # fmt: skip
             self.table(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
-        self._beside(head)
+        self._print_beside_papers(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of the other policies' "
             f"answers that gave a gradient. {explain_verdicts(head.margin)}",
             "dim",
         )
 
-    def _open(self, suite: str, head: Heading, opening: Sequence[Headline], brief: bool = False) -> None:
+    def _print_opening(self, suite: str, head: Heading, opening: Sequence[Headline], brief: bool = False) -> None:
         """Print what stands above a suite's tables. brief: the short sentences alone, not what is said of every regime."""
         if head.submission:
             self.say(f"{suite}: {head.submission}")
-        self._claims(head.claims)
+        self._print_claims(head.claims)
         if opening:
             self.say(suite, "bold")
             for headline in opening:
@@ -188,7 +190,7 @@ class _Page:
         means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
-        self._open(suite, head, [first], brief=True)
+        self._print_opening(suite, head, [first], brief=True)
         matrix = list(_make_matrix(means, panels, len(tasks) > 1))
         width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
         if len(panels) > 1 and width <= self._console.width:
@@ -197,16 +199,16 @@ class _Page:
             marks = ", ".join(f"{sign} {verdict_mark(verdict, head.margin)}" for verdict, sign in SIGNS.items())
             self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
         else:
-            self._panels(means, head.margin, named=False)
+            self._print_panels(means, head.margin, named=False)
             if any(row.tie_group == NO_TIES for row in means):
                 self.say(TIES_FROM, "dim")
                 self.say("")
         self._pace_and_end(means)
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
-        self._roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
-        self._beside(msgspec.structs.replace(head, starts=[]))
+        self._print_roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
+        self._print_beside_papers(msgspec.structs.replace(head, starts=[]))
 
-    def _panels(self, rows: Rows, margin: float, named: bool = True) -> None:
+    def _print_panels(self, rows: Rows, margin: float, named: bool = True) -> None:
         """With the columns that fit. named: with the policies' names."""
         first = ["regime", "policy"][: 1 + named]
         columns = select_columns("terminal")
@@ -255,7 +257,7 @@ class _Page:
             title = f"{group}: for other questions than these; {task}, {metric}, gains in points, 95 % intervals"
             self.table(title, ("regime", "over seeds", "over seeds and questions"), lines, names=1)
 
-    def _checkpoints(self, rows: Sequence[CheckpointRow]) -> None:
+    def _print_checkpoint_choice(self, rows: Sequence[CheckpointRow]) -> None:
         """Print what the choice of a checkpoint would change, a table a group."""
         for group, own in groupby(rows, key=attrgetter("group")):
             lines = [
@@ -305,7 +307,7 @@ class _Page:
             columns = ("regime", "from", "to", "task", "received", "right", "used")
             self.table(f"{group}: who helps whom on what", columns, counts, HELP_NOTE, names=4)
 
-    def _roles(self, roles: Sequence[RoleRow]) -> None:
+    def _print_roles(self, roles: Sequence[RoleRow]) -> None:
         """Print the gains of the stronger and of the weaker member at the start, a table a group."""
         for (group, task, metric), own in groupby(roles, key=attrgetter("group", "task", "metric")):
             lines = [
@@ -321,7 +323,7 @@ class _Page:
             title = f"{group}: by role at the start; {task}, {metric}, gains in points, 95 % intervals"
             self.table(title, ("regime", "stronger", "weaker", "stronger less weaker", "seeds"), lines, names=1)
 
-    def _claims(self, claims: Sequence[ClaimAnswer]) -> None:
+    def _print_claims(self, claims: Sequence[ClaimAnswer]) -> None:
         """Print what was claimed before the suite ran, with the answers."""
         if not claims:
             return
@@ -343,21 +345,26 @@ class _Page:
                 self.say(f"{one.claim.name}: {one.reason}.", "dim")
 
     def lines(self, suite: str, rows: Rows, head: Heading) -> None:
-        self._claims(head.claims)
+        self._print_claims(head.claims)
         columns = select_columns("markdown")
         lines = []
         for row in rows:
-            regime = _cell(row.regime)
-            names = [_cell(row.group), _cell(row.task), row.metric, f"**{regime}**" if row.best else regime]
-            names.append("mean" if row.policy == MEAN else _cell(row.policy))
+            regime = _escape_cell(row.regime)
+            names = [
+                _escape_cell(row.group),
+                _escape_cell(row.task),
+                row.metric,
+                f"**{regime}**" if row.best else regime,
+            ]
+            names.append("mean" if row.policy == MEAN else _escape_cell(row.policy))
             texts = ((s, _write_value(row, s, head.margin)) for s in columns)
-            lines.append([*names, *(text if s.numeric or s.interval_of else _cell(text) for s, text in texts)])
+            lines.append([*names, *(text if s.numeric or s.interval_of else _escape_cell(text) for s, text in texts)])
         heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
         words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
         self._console.print(make_pipe_table(heads, lines, 5, words), end="")
-        self._beside(head)
+        self._print_beside_papers(head)
 
-    def _beside(self, head: Heading) -> None:
+    def _print_beside_papers(self, head: Heading) -> None:
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
             lines = [
@@ -495,7 +502,7 @@ def _write_csv(suite: str, rows: Rows, head: Heading) -> str:
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return visible(text).translate(_MARKDOWN)
 
 

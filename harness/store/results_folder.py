@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.errors import StoreError
-from harness.files import remove, replace_atomic, write_atomic
+from harness.files import remove_path, replace_atomic, write_atomic
 from harness.reading import read_bytes
 from harness.store.journal import Contents
 from harness.store.manifest import Manifest, SuiteFile, read_sealed, write_suite
@@ -201,7 +201,7 @@ def write_results_folder(
         digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
         index = ResultsIndex(format=1, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
         write_atomic(temporary / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
-        remove(folder)  # a rename needs a free name
+        remove_path(folder)  # a rename needs a free name
 
     replace_atomic(folder, fill)
 

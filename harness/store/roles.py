@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from harness.statistics import Estimate, mean_interval
+from harness.store.finished import FinishedScores, SeedRow
 from harness.store.statistic import Pair, to_bounds, to_number
-from harness.store.table import MEAN, FinishedScores, SeedRow
+from harness.store.table import MEAN
 
 
 class RoleRow(msgspec.Struct, frozen=True, kw_only=True):

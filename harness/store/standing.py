@@ -11,13 +11,14 @@ import msgspec
 
 from harness.statistics import MARGIN
 from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
+from harness.store.finished import ShowRow, read_finished
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
 from harness.store.roles import RoleRow, role_rows
 from harness.store.sentences import joined, verdict_mark, write_rate
 from harness.store.starts import UNPAIRED
 from harness.store.statistic import PERCENT, POINTS, Pair
-from harness.store.table import MEAN, ShowRow, make_rows, read_finished
+from harness.store.table import MEAN, make_rows
 from harness.store.tuning import without_trials
 
 Kind = Literal["built", "alike", "real"]

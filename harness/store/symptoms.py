@@ -122,11 +122,11 @@ def is_unboxed(text: str) -> bool:
 
 def describe_figures(sums: Sums, ends: bool = True) -> str:
     """E.g. ``12% right, 5% cut off, ...``. ends: whether known which were cut off."""
-    parts = [f"{_share(sums.right, sums.right + sums.wrong)} right"]
-    parts += [f"{_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
+    parts = [f"{_format_share(sums.right, sums.right + sums.wrong)} right"]
+    parts += [f"{_format_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
     shares = {"cut off": sums.truncated} if ends else {}
     shares |= {"empty": sums.empty, "without a box": sums.unboxed}
-    parts += [f"{_share(count, sums.answers)} {what}" for what, count in shares.items()]
+    parts += [f"{_format_share(count, sums.answers)} {what}" for what, count in shares.items()]
     return ", ".join(parts)
 
 
@@ -159,5 +159,5 @@ def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
         yield Trouble.INVALID, f"{sums.invalid} of {answers} verdicts {span}"
 
 
-def _share(part: int, whole: int) -> str:
+def _format_share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "-"

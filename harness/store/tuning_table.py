@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from harness.store.finished import BySeed, FinishedScores, Key, estimate_difference, group_by_line, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import POINTS, Pair, to_bounds, to_number
-from harness.store.table import MEAN, BySeed, FinishedScores, Key, estimate_difference, group_by_line, read_finished
+from harness.store.table import MEAN
 from harness.store.tuning import Tuned, Tuning, tuned_label
 
 

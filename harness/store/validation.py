@@ -178,20 +178,20 @@ def sift_rows(
         if pa.types.is_list(column.type):
             bad = _find_broken_lists(table[column.name])
             refused[f"{column.name}: absent in part"] = len(bad)
-            table = _without(table, bad)
+            table = _without_rows(table, bad)
     for column in SCHEMAS[name]:
         if pa.types.is_map(column.type):
             bad = _find_broken_maps(table[column.name])
             refused[f"{column.name}: a key twice or without a value"] = len(bad)
-            table = _without(table, bad)
+            table = _without_rows(table, bad)
     if name in _UNIQUE:
         bad = _find_repeats(name, table)
         refused["occurs twice"] = len(bad)
-        table = _without(table, bad)
+        table = _without_rows(table, bad)
     return table, {problem: count for problem, count in refused.items() if count}
 
 
-def _without(table: pa.Table, bad: np.ndarray) -> pa.Table:
+def _without_rows(table: pa.Table, bad: np.ndarray) -> pa.Table:
     """Return the table without the rows of these numbers."""
     if len(bad):
         return table.take(np.setdiff1d(np.arange(table.num_rows), bad))

@@ -27,16 +27,16 @@ from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
 from harness.reading import in_words, read_bytes
 from harness.session.policy import local_folder
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
-from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_manifest, read_suite, remedy
+from harness.store.manifest import MARK, ORIGIN, Manifest, SuiteFile, read_manifest, read_suite, remedy_for
 from harness.store.read import Snapshot
 from harness.store.remarks import describe_unpaired
 from harness.store.results_folder import FILES, INDEX, PART, SUITE, TABLES, read_index, write_results_folder
 from harness.store.table import show_rows
 from harness.store.tuning import tuning_path
 from harness.submission.older_bundle import OLDER_INDEX, OLDER_MEMBER, convert_older_bundle
-from harness.suite.load import resolve
+from harness.suite.load import parse_suite
 from harness.suite.schema import Suite
 
 # Left empty in samples: the tasks have the prompts
@@ -128,7 +128,7 @@ def gather_suite(results: Path, suite: str, *, partly: bool = False) -> Finished
             f"{folder}: no results of the suite as written (`harness status` lists the suites that have some)"
         )
     file = read_suite(folder, folder / SUITE)
-    resolved = resolve(file.config, (), f"{folder}/{SUITE}: config")
+    resolved = parse_suite(file.config, (), f"{folder}/{SUITE}: config")
     list_public_tasks(resolved)
     known = (*file.cells, *file.bases)
     finished = [key for key in known if not partly or _is_finished(folder / key)]
@@ -175,14 +175,14 @@ def read_finished_cell(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:
         manifest = read_manifest(source)
     except StoreError as error:
         if (source / "manifest.json").exists():
-            raise StoreError(f"{error}; {remedy(source, removed=False)}") from error
+            raise StoreError(f"{error}; {remedy_for(source, removed=False)}") from error
         raise UsageError(f"{source}: absent; run the suite to its end first") from error
     if manifest.state != "done":
         why = f" ({manifest.reason})" if manifest.reason else ""
         raise UsageError(f"{source}: {manifest.state}{why}; a bundle holds every cell of its suite, finished")
     contents = read_journal(source)
     if contents.problems:
-        raise StoreError(f"{contents.problems[0]}; {remedy(source)}")
+        raise StoreError(f"{contents.problems[0]}; {remedy_for(source)}")
     policies = tuple(msgspec.structs.replace(entry, model=_name_model(entry.model)) for entry in manifest.policies)
     portable = msgspec.structs.replace(manifest, policies=policies, config=_without_paths(manifest.config))
     return portable, contents.tables
@@ -218,7 +218,7 @@ class ComputedTable(NamedTuple):
 
 def compute_table(root: Path, suite: str) -> ComputedTable:
     """Compute the table from the rows of the results folder root/reference/<suite>. Raises StoreError."""
-    ingest(root)
+    ingest_journals(root)
     name = f"{suite}{MARK}"
     with Snapshot(root) as snapshot:
         scores = snapshot.query("SELECT count(*) AS n FROM scores WHERE suite = ?", [name])["n"][0].as_py()
@@ -229,13 +229,13 @@ def pack_folder(suite: str, folder: Path) -> tuple[str, bytes]:
     """Return the name and the bytes of the bundle of a results folder. Raises UsageError where it would be too large."""
     files = {f"{suite}/{file.name}": file.read_bytes() for file in sorted(folder.iterdir()) if file.name in FILES}
     index = f"{suite}/{INDEX}"
-    data = _zip(files, index)
+    data = _zip_members(files, index)
     if len(data) > MAX_BYTES:
         raise UsageError(f"{suite}: too large for a bundle ({len(data):,} bytes; at most {MAX_BYTES:,})")
     return _name_bundle(suite, files[index]), data
 
 
-def _zip(members: Mapping[str, bytes], first: str) -> bytes:
+def _zip_members(members: Mapping[str, bytes], first: str) -> bytes:
     """Return the zip of the members, `first` before the others; the same members are the same bytes."""
     sink = io.BytesIO()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as file:
@@ -267,7 +267,7 @@ def open_bundle(bundle: Path, place: Path) -> OpenedBundle:
             raise UsageError(f"{bundle}: {name[:200]!a}: not a path that a bundle has")
     if not first:
         raise UsageError(f"{bundle}: holds no <suite>/{INDEX}: not a bundle")
-    if _zip(members, first) != data:  # links, compressed or doubled members, bytes beside them
+    if _zip_members(members, first) != data:  # links, compressed or doubled members, bytes beside them
         raise UsageError(f"{bundle}: not packed as `harness bundle` does: each member once, as it is, and nothing else")
     if older:
         suite, folder = convert_older_bundle(bundle, members, place)

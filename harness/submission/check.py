@@ -12,7 +12,7 @@ import msgspec
 
 from harness.errors import HarnessError, PluginError, StoreError, SuiteError, UsageError
 from harness.learning import registry
-from harness.store.imported_results import bounded, import_results
+from harness.store.imported_results import import_results, limit_import_memory
 from harness.store.journal import read_journal
 from harness.store.manifest import Submission, read_submission, read_suite, write_submission
 from harness.store.rows import without_nan
@@ -20,7 +20,7 @@ from harness.store.text import visible
 from harness.submission.bundle import select_tables
 from harness.submission.proofs import CONTAINER_CHECKS, CONTENT_CHECKS, SubmittedBundle
 from harness.submission.rerun import RerunRequest, re_execute
-from harness.suite.load import resolve
+from harness.suite.load import parse_suite
 from harness.suite.schema import Suite, Variant
 from harness.tuning.derived import tuned_from
 
@@ -78,10 +78,10 @@ def check_bundle(
     report = BundleReport(bundle=str(bundle))
     with tempfile.TemporaryDirectory(prefix="submit-check-") as place:
         submitted = SubmittedBundle(bundle, Path(place))
-        with bounded(MEMORY):
+        with limit_import_memory(MEMORY):
             good = all(report.run_check(name, partial(check, submitted)) for name, check in CONTAINER_CHECKS.items())
         if good:
-            with bounded():
+            with limit_import_memory():
                 for name, check in CONTENT_CHECKS.items():
                     report.run_check(name, partial(check, submitted))
             report.run_check("known", lambda: _count_known(submitted, results))
@@ -129,7 +129,7 @@ def take_bundle(
         before = read_submission(target)
         if before is not None and before.bundle != name:
             raise UsageError(f"{target}: holds {before.bundle or 'a folder that was imported'}; give another --origin")
-        with bounded():
+        with limit_import_memory():
             for key in submitted.manifests:
                 if (target / key / "manifest.json").is_file():
                     here = select_tables(read_journal(target / key).tables)
@@ -148,7 +148,7 @@ def mark_reported(results: Path, label: str) -> None:
         if folder.is_dir() and read_submission(folder) is None:
             about = ""
             with suppress(SuiteError, StoreError):
-                about = describe_settings(resolve(read_suite(folder).config, (), str(folder)))
+                about = describe_settings(parse_suite(read_suite(folder).config, (), str(folder)))
             write_submission(folder, Submission(category=about))
 
 
@@ -176,7 +176,7 @@ def _whose_settings(variant: Variant, suite: Suite) -> str:
         return ""
     try:
         regime = registry.load(variant.regime)
-        default = registry.resolved(registry.build(variant.regime, {}).options)
+        default = registry.resolve_options(registry.build(variant.regime, {}).options)
         published = bool(regime.published)
         has_defaults = {**default, **variant.options} == default
     except (PluginError, UsageError):  # a regime without defaults

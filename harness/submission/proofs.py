@@ -22,10 +22,10 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
-from harness.evaluation.metrics import EvaluationSample, judged, votes
+from harness.evaluation.metrics import EvaluationSample, judge_pairs, votes_of
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.single.rescoring import stored_sample
-from harness.session.suite.validation import validate
+from harness.session.suite.validation import fill_in_options
 from harness.store.manifest import ORIGIN, Manifest, PolicyEntry, Provenance, SuiteFile, read_sealed, read_suite
 from harness.store.results_folder import SUITE, TUNING, ResultsFolder, read_results_folder
 from harness.store.rows import PUBLISHED
@@ -33,15 +33,15 @@ from harness.store.text import visible
 from harness.store.tuning import Tuning
 from harness.store.validation import find_tuning_fault
 from harness.submission.bundle import WORDLESS, OpenedBundle, compute_table, list_public_tasks, open_bundle
-from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest, expand_cells
-from harness.suite.load import load, resolve, shipped
+from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest_of, expand_cells
+from harness.suite.load import load_suite, parse_suite, shipped_suites
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
-from harness.verification.catalogue import called
+from harness.verification.catalogue import scorer_called
 from harness.verification.verifier import Verifier
-from harness.versions import recorded
+from harness.versions import recorded_versions
 
 # How far two labs' clocks may differ
 CLOCKS = timedelta(days=1)
@@ -107,7 +107,7 @@ class SubmittedBundle:
     def resolved(self) -> Suite:
         """The suite that suite.json describes."""
         try:
-            suite = resolve(self.file.config, (), f"{self.bundle}: {self.suite}/{SUITE}: config")
+            suite = parse_suite(self.file.config, (), f"{self.bundle}: {self.suite}/{SUITE}: config")
             suite.model_dump(mode="json")  # fails where an option is nested too deeply
             return suite
         except SuiteError as error:
@@ -279,7 +279,7 @@ def check_suite(submission: SubmittedBundle) -> str:
         raise submission.fault(error, place, "config") from None
     with suppress(PluginError):  # a regime that is not installed here has options that cannot be checked
         try:
-            if validate(theirs, place) != theirs:
+            if fill_in_options(theirs, place) != theirs:
                 raise submission.fault("options that are not resolved", place, "config.regimes")
         except SuiteError as error:
             if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
@@ -291,17 +291,17 @@ def check_suite(submission: SubmittedBundle) -> str:
     submission.require_same(stated, whole, place, "its config gives")
     if submission.suite != theirs.name:
         raise submission.fault(f"{theirs.name!r} in the folder of {submission.suite!r}", place, "name")
-    if submission.suite not in shipped():
+    if submission.suite not in shipped_suites():
         return f"{submission.suite}, a suite of its own"
     names = [variant.name for variant in theirs.regimes]
     untuned = [variant for variant in theirs.regimes if tuned_from(variant.name, names) is None]
-    ours = validate(load(submission.suite), place)
-    as_written = _comparable(theirs.model_copy(update={"regimes": untuned}))
-    submission.require_same(as_written, _comparable(ours), f"{place}: altered: config", "the shipped suite has")
+    ours = fill_in_options(load_suite(submission.suite), place)
+    as_written = _comparable_suite(theirs.model_copy(update={"regimes": untuned}))
+    submission.require_same(as_written, _comparable_suite(ours), f"{place}: altered: config", "the shipped suite has")
     return f"{submission.suite}, as it is shipped"
 
 
-def _comparable(suite: Suite) -> Any:
+def _comparable_suite(suite: Suite) -> Any:
     """Return the suite without what differs between machines: numerics, paths and revisions of models."""
     written = suite.model_dump(mode="json")
     written["engine_options"].pop("numerics", None)
@@ -334,7 +334,7 @@ def check_keys(submission: SubmittedBundle) -> str:
         submission.require_same(_as_planned(stated), _as_planned(right), place, "the suite gives")
         if right.kind == "cell" and stated.identity.models.keys() != {policy.name for policy in right.policies}:
             raise submission.fault("are not the group's", f"{place}: identity.models")
-        versions = digest(dict(stated.identity.versions))[:12]
+        versions = digest_of(dict(stated.identity.versions))[:12]
         code_version = stated.provenance.code_version
         if not re.fullmatch(rf"[0-9][0-9A-Za-z.+-]{{0,40}}\+{versions}", code_version):
             problem = f"{code_version[:60]!a} is not of the results versions that the key holds"
@@ -364,7 +364,7 @@ def _as_planned(manifest: Manifest) -> Manifest:
 
 def _remark_on_versions(submission: SubmittedBundle) -> str:
     """Name the packages whose results version differs from ours, for the line on keys."""
-    ours = {name: str(entry.version) for name, entry in recorded().items()}
+    ours = {name: str(entry.version) for name, entry in recorded_versions().items()}
     theirs: dict[str, str] = {}
     for manifest in submission.manifests.values():
         theirs |= manifest.identity.versions
@@ -497,9 +497,9 @@ def judge_again(rows: Sequence[Mapping[str, Any]], verifier: Verifier) -> list[J
         by_task.setdefault(row["task"], []).append(place)
     for task, places in by_task.items():
         scorer = get_task(task).scorer
-        judge = verifier.by(called(scorer))
+        judge = verifier.by(scorer_called(scorer))
         pairs = [(rows[place]["gold"], rows[place]["text"]) for place in places]
-        verdicts = judged(judge, pairs, [rows[place]["finished"] for place in places])
+        verdicts = judge_pairs(judge, pairs, [rows[place]["finished"] for place in places])
         for place, verdict in zip(places, verdicts, strict=True):
             samples[place] = msgspec.structs.replace(samples[place], verdict=verdict, scorer=scorer)
     by_question: dict[tuple[object, ...], list[int]] = {}
@@ -507,7 +507,7 @@ def judge_again(rows: Sequence[Mapping[str, Any]], verifier: Verifier) -> list[J
         by_question.setdefault(_question_of(rows[place]), []).append(place)
     vote_of: dict[int, int] = {}
     for places in by_question.values():
-        vote_of |= dict(zip(places, votes([samples[place] for place in places]), strict=True))
+        vote_of |= dict(zip(places, votes_of([samples[place] for place in places]), strict=True))
     return [JudgedSample(sample, vote_of[place]) for place, sample in enumerate(samples)]
 
 
@@ -570,7 +570,7 @@ def find_first_difference(left: Any, right: Any) -> tuple[str, str, str] | None:
         one = theirs.get(path, "nothing")
         other = ours.get(path, "nothing")
         if type(one) is not type(other) or one != other or (path in theirs) != (path in ours):
-            return _write_path(path), _shorten(one), _shorten(other)
+            return _write_path(path), _shorten_value(one), _shorten_value(other)
     return None
 
 
@@ -587,7 +587,7 @@ def _write_path(path: tuple[str | int, ...]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
 
 
-def _shorten(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     words = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return words if len(words) <= 80 else f"{words[:77]}..."
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.engines.embedded.numerics import environment
+from harness.engines.embedded.numerics import environment_of
 from harness.errors import CellError, SuiteError, UsageError
 from harness.learning import registry
 from harness.phases import Interrupted
-from harness.session.cell.manifests import label_of, packages, processor
+from harness.session.cell.manifests import describe_processor, label_of, package_versions
 from harness.session.driver.jobs import Finished, Progress, job_of
 from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox, WorkerProcess
 from harness.session.suite.files import check_roots
@@ -30,7 +30,7 @@ from harness.store.manifest import Manifest
 from harness.submission.bundle import WORDLESS, select_tables
 from harness.submission.proofs import SubmittedBundle
 from harness.suite.cells import cell_of
-from harness.versions import recorded
+from harness.versions import recorded_versions
 
 # Tables of times alone
 APART = {"costs"}
@@ -57,7 +57,7 @@ def train_cell(manifest: Manifest, folder: Path, deadline: float = math.inf, ste
     beside = {name: getattr(manifest, name) for name in ("suite", "key", "baseline", "identity")}
     cell = cell_of({**manifest.config, **beside})
     inbox = Inbox()
-    worker = WorkerProcess(inbox, environment(cell.engine_options), SILENCE_SECONDS)
+    worker = WorkerProcess(inbox, environment_of(cell.engine_options), SILENCE_SECONDS)
     try:
         worker.give_job(job_of(cell, folder))
         while (left := min(deadline, worker.heard + SILENCE_SECONDS) - time.monotonic()) > 0:
@@ -155,7 +155,7 @@ def repeats_on(manifest: Manifest) -> str:
 
 def repeats_here(manifest: Manifest) -> bool:
     """Say whether the cell repeats its rows on this machine's kind of processor."""
-    return repeats_on(manifest) in (EVERY_PROCESSOR, processor())
+    return repeats_on(manifest) in (EVERY_PROCESSOR, describe_processor())
 
 
 def check_repeatable(manifest: Manifest, place: str) -> None:
@@ -168,7 +168,7 @@ def check_repeatable(manifest: Manifest, place: str) -> None:
         f"computed with numerics: fast on {made_on}, and comes out the same there alone": not repeats_here(manifest),
     }
     for package, version in manifest.identity.versions.items():
-        here = str(recorded()[package].version) if package in recorded() else version
+        here = str(recorded_versions()[package].version) if package in recorded_versions() else version
         faults[f"computed by {package} {version}; here is {here}, whose results are others"] = here != version
     for policy in manifest.config["group"]["policies"]:
         absent = not str(policy["model"]).startswith("micro/") and not policy.get("revision")
@@ -199,7 +199,7 @@ def train_and_compare(
     wrong = [f"{table}: {words}" for table, same, words in compare_tables(stored, now) if not same]
     if not wrong:
         return "every row the same"
-    here = packages()
+    here = package_versions()
     there = manifest.provenance.packages
     unlike = [
         f"{name} {there.get(name)}, here {here.get(name)}" for name in _LIBRARIES if here.get(name) != there.get(name)

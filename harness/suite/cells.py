@@ -89,12 +89,12 @@ def model_of_fields(kind: type[BaseModel], fields: Any) -> Any:
     return kind.model_validate(fields)
 
 
-def digest(*parts: Any) -> str:
+def digest_of(*parts: Any) -> str:
     """16 hexadecimal digits over JSON-compatible parts."""
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
+def policy_as_keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
     """Without its model's place, which `Identity.models` has, or a style that the suite does not set: older cells keep their
     keys."""
     left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
@@ -104,17 +104,20 @@ def keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
     own = {
         **config,
-        "group": {**config["group"], "policies": [keyed(policy) for policy in config["group"]["policies"]]},
-        "training": {**config["training"], "task": placeless(config["training"]["task"])},
-        "evaluation": {**config["evaluation"], "tasks": [placeless(task) for task in config["evaluation"]["tasks"]]},
+        "group": {**config["group"], "policies": [policy_as_keyed(policy) for policy in config["group"]["policies"]]},
+        "training": {**config["training"], "task": without_place(config["training"]["task"])},
+        "evaluation": {
+            **config["evaluation"],
+            "tasks": [without_place(task) for task in config["evaluation"]["tasks"]],
+        },
     }
-    return digest(own, msgspec.to_builtins(identity))
+    return digest_of(own, msgspec.to_builtins(identity))
 
 
-def placeless(task: Any) -> Any:
+def without_place(task: Any) -> Any:
     """A task's configuration without the place of its file; a mixture's part by part."""
     if isinstance(task, list):
-        return [placeless(part) for part in task]
+        return [without_place(part) for part in task]
     if isinstance(task, Mapping):
         return {name: value for name, value in task.items() if name != "file"}
     return task

@@ -35,7 +35,7 @@ class SuiteModel(BaseModel):
         return fields
 
 
-def distinct(what: str, exempt: type | None = None) -> AfterValidator:
+def all_distinct(what: str, exempt: type | None = None) -> AfterValidator:
     """Make a validator that refuses a list in which two items are equal or bear one name.
 
     what: what an item is, for the error. exempt: items of this type are not compared."""

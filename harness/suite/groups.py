@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from harness.suite.fields import Fraction, Name, Positive, Seed, Style, SuiteModel, distinct, not_of_a_file
+from harness.suite.fields import Fraction, Name, Positive, Seed, Style, SuiteModel, all_distinct, not_of_a_file
 
 
 class Stage0(SuiteModel):
@@ -135,7 +135,7 @@ class ModelGroup(SuiteModel):
     """Policies that learn from each other."""
 
     name: Name = Field(description="In labels: a cell is group/regime/seed.")
-    policies: Annotated[list[Policy], Field(min_length=1, max_length=64), distinct("name")] = Field(
+    policies: Annotated[list[Policy], Field(min_length=1, max_length=64), all_distinct("name")] = Field(
         description="Trained side by side."
     )
 

@@ -23,7 +23,16 @@ from harness.reading import CONTROLS, in_words, read_text
 from harness.suite import schema
 from harness.suite.schema import FORMS, ModelGroup, Policy, Suite
 
-__all__ = ["LABORATORY", "find", "first_error", "load", "parse_yaml", "read_yaml", "resolve", "shipped"]
+__all__ = [
+    "LABORATORY",
+    "find_suite",
+    "first_error",
+    "load_suite",
+    "parse_suite",
+    "parse_yaml",
+    "read_yaml",
+    "shipped_suites",
+]
 
 _STEP = re.compile(r"([A-Za-z0-9_.+-]+?)((?:\[\d{1,4}\])*)(?:\.(?=[A-Za-z])|$)")
 _LONGEST_KEY, _SHOWN = 200, 80  # characters of a key, and of it in a message
@@ -38,17 +47,17 @@ LABORATORY = "bandit.yaml"
 """The file of `harness bandit`."""
 
 
-def shipped() -> dict[str, Path]:
+def shipped_suites() -> dict[str, Path]:
     """All but `bandit.yaml`, a laboratory's file."""
     return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
-def find(name: str) -> Path:
+def find_suite(name: str) -> Path:
     """Raises SuiteError, with the nearest name."""
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
         return path
-    known = shipped()
+    known = shipped_suites()
     if name in known or name == Path(LABORATORY).stem:
         return _FOLDER / f"{name}.yaml"
     near = difflib.get_close_matches(name, known, n=1)
@@ -57,17 +66,17 @@ def find(name: str) -> Path:
     )
 
 
-def load(name: str, overrides: Sequence[str] = ()) -> Suite:
+def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
     """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first
     fault, UsageError for an override."""
-    path = find(name)
+    path = find_suite(name)
     raw = read_yaml(path)
     if not isinstance(raw, dict):
         mapping = "a suite is a mapping of keys such as groups, regimes, seeds"
         raise SuiteError(str(path), "", "the file is empty" if raw is None else mapping)
     if "bandits" in raw and "groups" not in raw:
         raise SuiteError(str(path), "", f"a file of bandits, not a suite; run it with: harness bandit {name}")
-    return with_folders(resolve({"name": path.stem, **raw}, overrides, str(path)), path.parent)
+    return with_folders(parse_suite({"name": path.stem, **raw}, overrides, str(path)), path.parent)
 
 
 def with_folders(suite: Suite, place: Path) -> Suite:
@@ -90,11 +99,11 @@ def with_folders(suite: Suite, place: Path) -> Suite:
     return suite.model_copy(update={"groups": all_found(suite.groups), "tune": tune})
 
 
-def resolve(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """From plain data, left as it is. Raises as `load`."""
+def parse_suite(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
+    """From plain data, left as it is. Raises as `load_suite`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
-        _apply(own, override)
+        _apply_override(own, override)
     with placed_in(overrides):
         try:
             return Suite.model_validate(own)
@@ -133,7 +142,7 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
     return SuiteError(source, where, problem + (f" (and {more} more)" if more else ""))
 
 
-def _apply(raw: dict[str, Any], override: str) -> None:
+def _apply_override(raw: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
@@ -184,7 +193,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         word = getattr(event, "value", None) or ""
         control = CONTROLS.search(word) or ""
         self.values += 1
-        _refuse(
+        _refuse_yaml(
             event.start_mark,
             {
                 "anchors and aliases are not allowed": isinstance(event, yaml.AliasEvent) or event.anchor,
@@ -211,19 +220,19 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
                 f"must be a number of at most {MAX_BITS} bits": isinstance(value, int)
                 and value.bit_length() > MAX_BITS,
             }
-            _refuse(node.start_mark, faults)
+            _refuse_yaml(node.start_mark, faults)
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
         for key, _ in node.value:
-            _refuse(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
-            _refuse(key.start_mark, {f"the key {key.value!r} occurs twice": key.value in seen})
+            _refuse_yaml(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
+            _refuse_yaml(key.start_mark, {f"the key {key.value!r} occurs twice": key.value in seen})
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-def _refuse(mark: Any, faults: Mapping[str, Any]) -> None:
+def _refuse_yaml(mark: Any, faults: Mapping[str, Any]) -> None:
     for problem in (problem for problem, wrong in faults.items() if wrong):
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 

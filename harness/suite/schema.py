@@ -34,7 +34,7 @@ from harness.suite.fields import (
     Seed,
     Style,
     SuiteModel,
-    distinct,
+    all_distinct,
     not_of_a_file,
 )
 from harness.suite.groups import ModelGroup, Policy, Stage0, base_checkpoints
@@ -134,7 +134,7 @@ class Variant(SuiteModel):
         default=None,
         description="Settings of this variant alone.",
     )
-    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), distinct("group")] | None = Field(
+    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), all_distinct("group")] | None = Field(
         default=None, description="The groups in which this variant runs; null: all of the suite's."
     )
     options: dict[str, Any] = Field(default={}, description="The regime's options; may also stand beside these keys.")
@@ -368,7 +368,7 @@ SamplesByTask = Annotated[
 class Evaluation(SuiteModel):
     younger: ClassVar[dict[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
 
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), distinct("task", exempt=FileTask)] = Field(
+    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), all_distinct("task", exempt=FileTask)] = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
@@ -433,7 +433,7 @@ class Tune(SuiteModel):
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=8, description="Settings per regime; the first is the suite's own."
     )
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), distinct("name")] = Field(
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), all_distinct("name")] = Field(
         description="Groups whose base checkpoints the table lacks."
     )
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)] = Field(
@@ -478,13 +478,13 @@ class Suite(SuiteModel):
     )
     engine_options: dict[str, Any] = Field(default={}, description="See below.")
     baseline: Name = Field(default="independent", description="The variant that gains are over.")
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), distinct("name")] = Field(
+    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), all_distinct("name")] = Field(
         description="Groups of policies."
     )
-    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), distinct("name")] = Field(
+    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), all_distinct("name")] = Field(
         description="Variants: a regime's name, or a mapping with options."
     )
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), distinct("seed")] = Field(
+    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), all_distinct("seed")] = Field(
         description="Every regime is trained once for each."
     )
     keep: Keep = Field(
@@ -498,7 +498,7 @@ class Suite(SuiteModel):
         default=None,
         description="Search settings first, under an equal budget (docs/tuning.md).",
     )
-    claims: Annotated[list[Claim], Field(max_length=64), distinct("claim")] = Field(
+    claims: Annotated[list[Claim], Field(max_length=64), all_distinct("claim")] = Field(
         default=[], description="What is expected before it runs; answered first, and corrected among themselves."
     )
 

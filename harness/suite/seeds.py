@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt64
 
 
-def derive(*parts: int | str) -> int:
+def derive_seed(*parts: int | str) -> int:
     """64 bits, e.g. of (seed, group, policy, step, prompt)."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
@@ -16,9 +16,9 @@ def derive(*parts: int | str) -> int:
 
 def derive_many(count: int, *parts: int | str) -> UInt64[np.ndarray, "count"]:
     """One per sample: a prefix for smaller counts, so that budgets share their first samples."""
-    return np.array([derive(*parts, i) for i in range(count)], dtype=np.uint64)
+    return np.array([derive_seed(*parts, i) for i in range(count)], dtype=np.uint64)
 
 
-def generator(*parts: int | str) -> np.random.Generator:
-    """Seeded by `derive`."""
-    return np.random.default_rng(derive(*parts))
+def generator_of(*parts: int | str) -> np.random.Generator:
+    """Seeded by `derive_seed`."""
+    return np.random.default_rng(derive_seed(*parts))

@@ -55,11 +55,11 @@ class Range:
     def at(self, u: float, default: Any) -> float | int:
         """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
         if self.prior == "normal":
-            bell = NormalDist(self._place(default), WIDTH)
+            bell = NormalDist(self._place_of_value(default), WIDTH)
             low = bell.cdf(0.0)
             high = bell.cdf(1.0)
             u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
-        low, high = self._ends()
+        low, high = self._range_ends()
         value = low + u * (high - low)
         value = math.exp(value) if self.scale == "log" else value
         if self.whole:
@@ -68,21 +68,21 @@ class Range:
 
     def unit(self, value: float, default: Any) -> float:
         """Where in [0, 1] `at` finds a value of the range."""
-        u = min(max(self._place(value), 0.0), 1.0)
+        u = min(max(self._place_of_value(value), 0.0), 1.0)
         if self.prior == "uniform":
             return u
-        bell = NormalDist(self._place(default), WIDTH)
+        bell = NormalDist(self._place_of_value(default), WIDTH)
         low = bell.cdf(0.0)
         high = bell.cdf(1.0)
         return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
 
-    def _ends(self) -> tuple[float, float]:
+    def _range_ends(self) -> tuple[float, float]:
         if self.scale == "log":
             return (math.log(self.low), math.log(self.high))
         return (self.low, self.high)
 
-    def _place(self, value: float) -> float:
-        low, high = self._ends()
+    def _place_of_value(self, value: float) -> float:
+        low, high = self._range_ends()
         return ((math.log(value) if self.scale == "log" else value) - low) / (high - low)
 
     def __str__(self) -> str:
@@ -131,18 +131,18 @@ def as_dict(space: Space) -> dict[str, Any]:
     return {"values": list(space.values), "prior": "uniform", "relative": space.relative}
 
 
-def _bare(hint: Any) -> Iterable[Any]:
+def _metadata_of(hint: Any) -> Iterable[Any]:
     yield from getattr(hint, "__metadata__", ())
     if get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
-            yield from _bare(part)
+            yield from _metadata_of(part)
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
     """By field. Raises ValueError where a default lies outside its space."""
     spaces: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        for metadata in _bare(hint):
+        for metadata in _metadata_of(hint):
             if isinstance(metadata, Range | Choice):
                 spaces[name] = metadata
                 default = defaults[name]

@@ -12,10 +12,10 @@ from typing import get_args
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
-from harness.tasks.overlap import tokens
+from harness.tasks.overlap import tokens_of
 from harness.tasks.registry import get_task, results_versions, source_of
 from harness.tasks.task import Style
-from harness.verification.catalogue import called, scorer_of
+from harness.verification.catalogue import scorer_called, scorer_of
 from harness.verification.verifier import Verifier
 
 DRAWN = 8
@@ -66,7 +66,7 @@ def is_scored(name: str) -> None:
     golds = [prompt.gold for prompt in task.documents(None, fetch=False)[:60]]
     perfect = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
     with Verifier(workers=1) as verifier:
-        judge = verifier.by(called(task.scorer))
+        judge = verifier.by(scorer_called(task.scorer))
         assert all(verdict.value == "right" for verdict in judge.verify(perfect))
         assert all(verdict.value == "wrong" for verdict in judge.verify([(gold, "") for gold in golds]))
 
@@ -80,8 +80,8 @@ def draws_by_the_seed_alone_and_never_what_it_holds_out(name: str) -> None:
     assert first == source_of(name).draw(1, DRAWN)
     assert {p.id for p in first} != {p.id for p in source.draw(2, DRAWN)}
     _in_order(name, first)
-    held_out = {"".join(tokens(task.bare(p.text))) for p in task.documents(None, fetch=False)}
-    drawn = {"".join(tokens(task.bare(p.text))) for seed in range(20) for p in source.draw(seed, DRAWN)}
+    held_out = {"".join(tokens_of(task.bare(p.text))) for p in task.documents(None, fetch=False)}
+    drawn = {"".join(tokens_of(task.bare(p.text))) for seed in range(20) for p in source.draw(seed, DRAWN)}
     assert not held_out & drawn
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from harness.errors import PluginError
 from harness.experience.answers import Prompt
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks.settings import read_settings
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
@@ -139,4 +139,4 @@ class Countdown(Generated):
             "once, and only +, -, *, / and parentheses."
         )
         labels = {"skill": f"{len(puzzle.numbers)} numbers"}
-        return Prompt(f"{NAME}-{derive(NAME, question):016x}", question, puzzle.solution, labels)
+        return Prompt(f"{NAME}-{derive_seed(NAME, question):016x}", question, puzzle.solution, labels)

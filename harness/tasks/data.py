@@ -21,16 +21,16 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.reading import read_bytes
-from harness.verification.response import boxed, last_box
+from harness.verification.response import last_box, read_box
 from harness.verification.tolerance import with_tolerance
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class SetProblem(msgspec.Struct, frozen=True, kw_only=True):
     """level: 1-5 (MATH). multi_boxed: the solution boxes several contents. error: by how much an answer may differ from a
     rounded one (OlympiadBench), as `1e-1`."""
 
@@ -44,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def as_prompt(row: Problem) -> Prompt:
+def as_prompt(row: SetProblem) -> Prompt:
     labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
     gold = with_tolerance(row.answer, Fraction(row.error)) if row.error else row.answer
     return Prompt(row.id, row.problem, gold, {name: value for name, value in labels.items() if value})
@@ -55,8 +55,8 @@ def _format_integer(answer: object) -> str:
     return str(int(float(str(answer))))
 
 
-def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
-    return Problem(
+def math500_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
+    return SetProblem(
         id=raw["unique_id"],
         problem=raw["problem"],
         answer=raw["answer"],
@@ -66,14 +66,14 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
+def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None:
     """The gold is the last box; two training rows have none."""
     answer = (last_box(raw["solution"]) or "").rstrip(".,")
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = [boxed(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
-    return Problem(
+    boxes = [read_box(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
+    return SetProblem(
         id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
         problem=raw["problem"],
         answer=answer,
@@ -84,7 +84,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> Problem | None:
     )
 
 
-def named_by_text(rows: Sequence[Problem]) -> list[Problem]:
+def named_by_text(rows: Sequence[SetProblem]) -> list[SetProblem]:
     """With the same ids, in the same order, from every source: their numbers are a source's own."""
     seen = Counter[str]()
     named = []
@@ -95,9 +95,9 @@ def named_by_text(rows: Sequence[Problem]) -> list[Problem]:
     return sorted(named, key=lambda row: row.id)
 
 
-def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     rationale, _, answer = raw["answer"].partition("####")
-    return Problem(
+    return SetProblem(
         id=f"gsm8k/{'train' if 'train' in file else 'test'}/{place:04}",
         problem=raw["question"],
         answer=answer.strip().replace(",", ""),
@@ -105,10 +105,10 @@ def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+def contest_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     """AIME or AMC 12, by its page."""
     exam = re.search(r"(\d{4})_(?:AIME|AMC)_(I+|12[AB])_Problems/Problem_(\d+)", raw["url"])
-    return Problem(
+    return SetProblem(
         id="-".join(exam.groups()) if exam else f"{place}",
         problem=raw["problem"] if "problem" in raw else raw["question"],
         answer=_format_integer(raw["answer"]),
@@ -116,7 +116,7 @@ def contest_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     """Exam I, then II, fifteen each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
     problem = (
@@ -124,12 +124,12 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )  # `\frac` and `\triangle`, unescaped once too often
     if problem.count("$") % 2:
         problem = problem.removesuffix("$")
-    return Problem(
+    return SetProblem(
         id=f"2025-{exam}-{number}", problem=problem, answer=_format_integer(re.sub(r"\D*$", "", str(raw["answer"])))
     )
 
 
-def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     """The gold is the solution's box, Python-like spellings as LaTeX."""
     answer = last_box(raw["solution"]) or ""
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
@@ -137,7 +137,7 @@ def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     answer = re.sub(r"np\.([a-z]+)\(([^()]*)\)", r"\\\1(\2)", answer)
     answer = re.sub(r"\\exp\s*\{([^{}]*)\}", lambda m: "e^{" + m[1].replace("*", " ") + "}", answer)
     answer = re.sub(r"(\d)\./(\d)", r"\1/\2", answer).replace("$ $", "")
-    return Problem(
+    return SetProblem(
         id=f"minerva/{place:03}",
         problem=raw["problem"],
         answer=answer,
@@ -146,9 +146,9 @@ def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
     )
 
 
-def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> Problem:
+def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     answer = str(raw["final_answer"][0]).replace("$", "").strip().rstrip(".")
-    return Problem(
+    return SetProblem(
         id=str(raw["id"]),
         problem=raw["question"],
         answer=answer,
@@ -192,7 +192,7 @@ class DataSet:
     file: str
     sha256: str
     remote: Remote
-    convert: Callable[[Mapping[str, Any], str, int], Problem | None]
+    convert: Callable[[Mapping[str, Any], str, int], SetProblem | None]
     licence: str
     k: int = 0
     max_new_tokens: int = 0
@@ -394,10 +394,10 @@ class DataInfo(msgspec.Struct, frozen=True):
 def folder_in_use(data_dir: Path | None) -> Path | None:
     """The argument, else HARNESS_DATA; None: the public sources."""
     chosen = data_dir or os.environ.get("HARNESS_DATA")
-    return expanded(chosen) if chosen else None
+    return expand_user(chosen) if chosen else None
 
 
-def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Problem]:
+def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[SetProblem]:
     """All rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
@@ -408,7 +408,7 @@ def load(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[Pr
     return named_by_text(rows) if data.by_text else rows
 
 
-def inventory(data_dir: Path | None = None) -> list[DataInfo]:
+def list_sets(data_dir: Path | None = None) -> list[DataInfo]:
     """Fetches nothing."""
     return [_describe_set(data, folder_in_use(data_dir)) for data in SETS.values()]
 
@@ -447,18 +447,18 @@ def content_of(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, str]:
     return data, hashlib.sha256(data).hexdigest()
 
 
-def parse_rows(data: bytes, source: str) -> list[Problem]:
+def parse_rows(data: bytes, source: str) -> list[SetProblem]:
     """Raises DataError naming the line."""
     rows = []
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
-            rows += [msgspec.json.decode(line, type=Problem)] if line else []
+            rows += [msgspec.json.decode(line, type=SetProblem)] if line else []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{source}: line {number}: {error}") from None
     return rows
 
 
-def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
+def _from_folder(data: DataSet, folder: Path) -> list[SetProblem]:
     path = folder / data.file
     if not path.is_file():
         raise DataError(
@@ -473,14 +473,16 @@ def _from_folder(data: DataSet, folder: Path) -> list[Problem]:
     return parse_rows(content, f"{data.name}: {path}")
 
 
-def _from_remote(data: DataSet, fetch: bool) -> list[Problem]:
+def _from_remote(data: DataSet, fetch: bool) -> list[SetProblem]:
     paths = {file: cached_path(data.remote, file) for file in data.remote.files}
     if not fetch and not all(path.exists() for path in paths.values()):
         raise _absence_error(data, "")
-    return [row for file, path in paths.items() for row in convert(data, file, _ensure_downloaded(data, file, path))]
+    return [
+        row for file, path in paths.items() for row in convert_file(data, file, _ensure_downloaded(data, file, path))
+    ]
 
 
-def convert(data: DataSet, file: str, path: Path) -> list[Problem]:
+def convert_file(data: DataSet, file: str, path: Path) -> list[SetProblem]:
     """Raises DataError."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read_rows(path))]
@@ -510,7 +512,7 @@ def cached_path(remote: Remote, file: str) -> Path:
 def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
     """The path of a source's file, fetched where it is not in the cache. Raises DataError."""
     if not path.exists():
-        write_atomic(path, _download(data, file))
+        write_atomic(path, _download_file(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
         path.unlink()
         raise DataError(
@@ -519,7 +521,7 @@ def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
     return path
 
 
-def _download(data: DataSet, file: str) -> bytes:
+def _download_file(data: DataSet, file: str) -> bytes:
     """In a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absence_error(data, "HF_HUB_OFFLINE is set")

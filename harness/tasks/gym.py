@@ -25,7 +25,7 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks.settings import levels_of, read_settings
 from harness.tasks.source import Generated
 from harness.tasks.task import Task
@@ -135,7 +135,7 @@ class Gym(Generated):
         level = {key: random.choice(values) for key, values in self.settings.items()}
         question, gold = self._ask_some(level, random)
         labels = {"skill": self.generator, **{key: str(value) for key, value in level.items()}}
-        number = derive(self.generator, question)
+        number = derive_seed(self.generator, question)
         return Prompt(f"{self.generator}-{number:016x}", question, gold, labels)
 
     def _ask_some(self, level: Mapping[str, Any], random: Random) -> tuple[str, str]:

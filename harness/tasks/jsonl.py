@@ -14,16 +14,16 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from harness.cache import expanded
+from harness.cache import expand_user
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.suite.schema import FileTask
 from harness.tasks.data import content_of
-from harness.tasks.overlap import Overlap, find_overlaps, tokens
+from harness.tasks.overlap import Overlap, find_overlaps, tokens_of
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Style, Task
 from harness.verification.catalogue import same_by, scorer_of
-from harness.verification.equivalence import compare
+from harness.verification.equivalence import says_the_same
 from harness.verification.response import last_box
 
 MAX_BYTES = 64 << 20
@@ -59,17 +59,17 @@ class Line(msgspec.Struct, frozen=True):
     tests: Gold | Annotated[list[Gold], msgspec.Meta(max_length=1_000)] | None = None
 
 
-class Question(NamedTuple):
+class FileQuestion(NamedTuple):
     """split: None where the line does not say."""
 
     prompt: Prompt
     split: Literal["train", "test"] | None
 
 
-def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
+def pin_file(task: FileTask, folder: Path | None = None) -> FileTask:
     """With absolute path and SHA-256, lines checked. folder: where a relative path starts, by default here. Raises DataError,
     PluginError."""
-    path = expanded(task.file)
+    path = expand_user(task.file)
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
         path = folder / path
     path = path.resolve()
@@ -77,18 +77,18 @@ def pinned(task: FileTask, folder: Path | None = None) -> FileTask:
     if task.sha256 is not None and not path.is_file():
         return task  # of results that were made elsewhere
     digest = task.sha256 or content_of(path, MAX_BYTES)[1]
-    questions(path, digest, task.scorer)
+    read_questions(path, digest, task.scorer)
     return task.model_copy(update={"file": str(path), "sha256": digest})
 
 
 @lru_cache(maxsize=8)
-def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
+def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, ...]:
     """In order. Raises DataError naming the line, also for other content."""
     data, digest = content_of(path, MAX_BYTES)
     if digest != sha256:
         raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
-    rows: dict[str, tuple[int, Question]] = {}
+    rows: dict[str, tuple[int, FileQuestion]] = {}
     asked: dict[str, tuple[int, str]] = {}
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
@@ -119,7 +119,7 @@ def questions(path: Path, sha256: str, scorer: str) -> tuple[Question, ...]:
     return tuple(question for _, question in rows.values())
 
 
-def _make_question(line: Line, number: int, scorer: str) -> Question:
+def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
     """A line as a question with its gold. Raises DataError with what is wrong in it."""
     text = _one_of_two(
         _one_of_two(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem"
@@ -147,7 +147,7 @@ def _make_question(line: Line, number: int, scorer: str) -> Question:
     if line.choices:
         gold = _letter_of_option(gold, line.choices)
         text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
-    return Question(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
+    return FileQuestion(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
 
 
 def _is_solution(answer: str) -> bool:
@@ -169,7 +169,7 @@ def _golds_differ(scorer: str, one: str, other: str) -> bool:
     if scorer not in MATHEMATICS:
         return not same_by(scorer)(one, other)
     try:
-        return not compare(one, other)
+        return not says_the_same(one, other)
     except Exception:  # what only algebra could tell, or no rule can read
         return False
 
@@ -212,7 +212,7 @@ class Jsonl(TaskSource):
     trains = True
 
     def __init__(self, task: FileTask) -> None:
-        self.task = task if task.sha256 is not None else pinned(task)
+        self.task = task if task.sha256 is not None else pin_file(task)
         super().__init__(task.name)
 
     def check_name(self) -> None:
@@ -226,7 +226,7 @@ class Jsonl(TaskSource):
         return FileQuestions(
             name=self.name,
             title=Path(task.file).name,
-            documents=self._documents,
+            documents=self._read_documents,
             styles=("zero-shot", "raw"),
             max_new_tokens=task.max_new_tokens,
             source=task.file,
@@ -237,7 +237,7 @@ class Jsonl(TaskSource):
             asked=asked,
         )
 
-    def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+    def _read_documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not (test := list(_split_sides(self.task)[1])):
             raise DataError(f"{self.task.file}: holds no question for evaluation (`split: test`, or `held_out`)")
         return test
@@ -263,7 +263,7 @@ class Jsonl(TaskSource):
 @lru_cache(maxsize=8)
 def _texts_by_id(path: Path, sha256: str, scorer: str) -> dict[str, str]:
     """Questions as the file has them, by id."""
-    return {question.prompt.id: question.prompt.text for question in questions(path, sha256, scorer)}
+    return {question.prompt.id: question.prompt.text for question in read_questions(path, sha256, scorer)}
 
 
 @lru_cache(maxsize=8)
@@ -278,8 +278,8 @@ def _make_pool(file: FileTask) -> TrainingPool:
 def _split_sides(task: FileTask) -> tuple[tuple[Prompt, ...], tuple[Prompt, ...]]:
     """Training, held out: by the line's word, else the text's share; without either all are both."""
     train, test = list[Prompt](), list[Prompt]()
-    for prompt, split in questions(Path(task.file), str(task.sha256), task.scorer):
-        drawn = hashlib.blake2b("".join(tokens(prompt.text)).encode(), digest_size=8).digest()
+    for prompt, split in read_questions(Path(task.file), str(task.sha256), task.scorer):
+        drawn = hashlib.blake2b("".join(tokens_of(prompt.text)).encode(), digest_size=8).digest()
         held_out = int.from_bytes(drawn) / 2**64 < task.held_out if task.held_out else None
         if split == "train" or (split is None and not held_out):
             train.append(prompt)

@@ -31,7 +31,7 @@ vase wall wasp water wave whale wheel wind wine wolf wood wool yard zebra
 _WORDS = tuple(_SPELT.split())
 
 
-class Problem(micro.Problem):
+class LadderProblem(micro.MicroProblem):
     __slots__ = ()
     ask = " Put the answer in \\boxed{}."
     hint = " Work by steps and put the answer in \\boxed{}."
@@ -116,10 +116,10 @@ class Level:
     group: Literal["add", "mul", "text"]
     _draw: Callable[[Random], Drawn]
 
-    def draw(self, rng: Random, *, held_out: bool) -> Problem:
+    def draw(self, rng: Random, *, held_out: bool) -> LadderProblem:
         while True:
             content, question, steps, answer = self._draw(rng)
-            problem = Problem(self.name, self.group, content, question, steps, str(answer))
+            problem = LadderProblem(self.name, self.group, content, question, steps, str(answer))
             if problem.held_out == held_out:
                 return problem
 
@@ -168,8 +168,8 @@ def levels_of(task: str) -> tuple[str, ...]:
 def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(LEVELS)) -> list[Prompt]:
     """Distinct, by the seed alone, levels as even as may be. Raises DataError where these hold too few."""
     rng = Random(step_seed)
-    order = micro.even(NAME, rng, levels, count)
-    problems = _distinct(rng, order)
+    order = micro.spread_evenly(NAME, rng, levels, count)
+    problems = _draw_problems(rng, order)
     if len(problems) < count:
         level = order[len(problems)]
         raise DataError(f"{NAME}: {count} distinct prompts a step asked for; level {level} does not hold its share")
@@ -177,8 +177,8 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
 
 
 @lru_cache(maxsize=64)
-def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.Problem, ...]:
-    return tuple(p for name in levels for p in _distinct(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
+def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.MicroProblem, ...]:
+    return tuple(p for name in levels for p in _draw_problems(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
 
 
 def evaluation_prompts(
@@ -187,13 +187,13 @@ def evaluation_prompts(
     return micro.as_prompts(evaluation_problems(levels, per_level), hinted=hinted)
 
 
-def worked(level: str, count: int) -> str:
+def worked_examples(level: str, count: int) -> str:
     """Solved training problems for a prompt, always the same."""
-    problems = _distinct(Random(_WORKED_SEED), [level] * count)
+    problems = _draw_problems(Random(_WORKED_SEED), [level] * count)
     if len(problems) < count:
         raise DataError(f"{NAME}: {count} worked examples asked for; level {level} holds {len(problems)}")
     return "".join(f"{problem.prompt}{problem.chain_of_thought}\n\n" for problem in problems)
 
 
-def _distinct(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.Problem]:
-    return micro.distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=part == "held out"), part)
+def _draw_problems(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.MicroProblem]:
+    return micro.draw_distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=part == "held out"), part)

@@ -21,7 +21,7 @@ from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Task
-from harness.verification.scorer import digested
+from harness.verification.scorer import digest_if_long
 from harness.verification.verdict import Verdict
 
 PREFIX = "lm_eval:"
@@ -52,16 +52,16 @@ class LmEvalTask(TaskSource):
         return Task(
             name=self.name,
             title=f"{self._bare} of lm-eval",
-            documents=self._documents,
+            documents=self._read_documents,
             styles=("raw",),
             max_new_tokens=length,
             source=str(self._config.get("dataset_path") or "lm-eval"),
             scorer="lm_eval",
             until=tuple(filter(None, until)),
-            judge=self._judge,
+            judge=self._judge_answer,
         )
 
-    def _documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+    def _read_documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
         prompts = []
@@ -75,7 +75,7 @@ class LmEvalTask(TaskSource):
                 prompts.append(Prompt(str(place), text, str(task.doc_to_target(doc))))
         return prompts
 
-    def _judge(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
+    def _judge_answer(self, answers: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
         with _LOCK:
             task, docs = _build_task(self._bare, _task_folders())
         return [_judge_by_task(task, docs[int(prompt.id)], prompt, text) for prompt, text in answers]
@@ -190,4 +190,4 @@ def _judge_by_task(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
         right = float(value) >= 1.0
     except Exception as error:  # of a filter or a metric: no answer's fault
         return Verdict("invalid", f"crash: {type(error).__name__}")
-    return Verdict("right" if right else "wrong", "", digested(str(said)))
+    return Verdict("right" if right else "wrong", "", digest_if_long(str(said)))

@@ -30,7 +30,7 @@ PARTS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MicroProblem:
     """content: what is asked, bare, e.g. `47 + 8`. level: 0 where skills have none."""
 
     skill: str
@@ -128,10 +128,10 @@ class Skill:
     group: GroupName
     _draw: Callable[[Random, Level], Drawn]
 
-    def draw(self, rng: Random, level: Level, *, held_out: bool) -> Problem:
+    def draw(self, rng: Random, level: Level, *, held_out: bool) -> MicroProblem:
         while True:
             question, steps, answer = self._draw(rng, level)
-            problem = Problem(self.name, self.group, question, question, steps, answer, level)
+            problem = MicroProblem(self.name, self.group, question, question, steps, answer, level)
             if problem.held_out == held_out:
                 return problem
 
@@ -151,14 +151,14 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 )
 
 
-def draw_fact(rng: Random, skill: Skill) -> Problem:
+def draw_fact(rng: Random, skill: Skill) -> MicroProblem:
     """One step of a random problem, half of the time the last. The fact is never held out, though the problem may be."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
         step = problem.steps[-1] if rng.random() < 0.5 else rng.choice(problem.steps)
         question, _, answer = step.partition("=")
-        fact = Problem("facts", "drill", question, question, (step,), int(answer), level)
+        fact = MicroProblem("facts", "drill", question, question, (step,), int(answer), level)
         if not fact.held_out:
             return fact
 
@@ -167,7 +167,7 @@ _EVALUATION_SEED = 20_260
 _MOST_MISSES = 2_000  # draws in a row
 
 
-def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Prompt]:
+def as_prompts(problems: Iterable[MicroProblem], *, hinted: bool = False) -> list[Prompt]:
     return [
         Prompt(
             id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
@@ -181,7 +181,7 @@ def as_prompts(problems: Iterable[Problem], *, hinted: bool = False) -> list[Pro
     ]
 
 
-def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
+def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
     """`count` of the names, as even as may be. Raises DataError."""
     if count < 1:
         raise DataError(f"{task}: {count} training prompts a step asked for; at least 1 is needed")
@@ -191,9 +191,9 @@ def even(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
     return order[:count]
 
 
-def distinct(order: Sequence[str], draw: Callable[[str, int], Problem], part: str) -> list[Problem]:
+def draw_distinct(order: Sequence[str], draw: Callable[[str, int], MicroProblem], part: str) -> list[MicroProblem]:
     """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
-    problems: dict[str, Problem] = {}
+    problems: dict[str, MicroProblem] = {}
     missed = number = 0
     while len(problems) < len(order) and missed < _MOST_MISSES:
         problem = draw(order[len(problems)], number)
@@ -211,7 +211,7 @@ def training_prompts(
     """Distinct, by the seed alone, skills as even as may be. part: of `PARTS`. Raises DataError for an unknown skill, or too
     many."""
     rng = Random(step_seed)
-    return as_prompts(_distinct(rng, even("micro", rng, skills, count), part))
+    return as_prompts(_draw_problems(rng, spread_evenly("micro", rng, skills, count), part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
@@ -220,23 +220,23 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str =
 
 
 @cache
-def _evaluation_problems(per_skill: int, part: str) -> tuple[Problem, ...]:
+def _evaluation_problems(per_skill: int, part: str) -> tuple[MicroProblem, ...]:
     """The same problems in every suite, so many of each skill."""
-    return tuple(p for skill in SKILLS for p in _distinct(Random(_EVALUATION_SEED), [skill] * per_skill, part))
+    return tuple(p for skill in SKILLS for p in _draw_problems(Random(_EVALUATION_SEED), [skill] * per_skill, part))
 
 
-def worked_examples() -> list[Problem]:
-    return _distinct(Random(_EVALUATION_SEED), list(SKILLS), "all")
+def worked_examples() -> list[MicroProblem]:
+    return _draw_problems(Random(_EVALUATION_SEED), list(SKILLS), "all")
 
 
-def _distinct(rng: Random, order: Sequence[str], part: str) -> list[Problem]:
+def _draw_problems(rng: Random, order: Sequence[str], part: str) -> list[MicroProblem]:
     if unknown := [name for name in order if name not in SKILLS]:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
 
-    def draw(name: str, number: int) -> Problem:
+    def draw(name: str, number: int) -> MicroProblem:
         return SKILLS[name].draw(rng, LEVELS[number % len(LEVELS)], held_out=part == "held out")
 
-    problems = distinct(order, draw, part)
+    problems = draw_distinct(order, draw, part)
     if len(problems) < len(order):
         side = {"held out": "held-out", "all": "training"}.get(part, part)
         raise DataError(f"micro: {len(order)} distinct {side} questions asked for, only {len(problems)} found")

@@ -20,7 +20,7 @@ import msgspec
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.suite.schema import FileTask
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
 
@@ -28,7 +28,7 @@ from harness.tasks.task import Style, Task
 _LONGEST_ID = 200
 
 
-class Part(NamedTuple):
+class MixturePart(NamedTuple):
     """named: as the suite has it. share: of the questions, relative to the other parts' shares."""
 
     named: str | FileTask
@@ -46,7 +46,7 @@ class Mixed(TaskSource):
 
     generated = trains = True
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[MixturePart]) -> None:
         self.parts = tuple(parts)
         super().__init__(", ".join(part.name for part in parts))
 
@@ -79,11 +79,11 @@ class Mixed(TaskSource):
         """Of each task its share, rounded to whole questions at random so that it holds over many steps; in random order, so that
         mini-batches are mixed too."""
         self.without_levels(min_level)
-        random = Random(derive(step_seed, "mixed"))
+        random = Random(derive_seed(step_seed, "mixed"))
         drawn: list[Prompt] = []
         for one, its_count in zip(self.parts, self._count_each(random, count), strict=True):
             if its_count:
-                seed = derive(step_seed, "mixed", one.name)
+                seed = derive_seed(step_seed, "mixed", one.name)
                 drawn += [
                     carry_task(prompt, one.name)
                     for prompt in one.source.draw(seed, its_count, part=part, data_dir=data_dir)
@@ -102,7 +102,7 @@ class Mixed(TaskSource):
         edges.append(count)
         return [min(after, count) - min(before, count) for before, after in itertools.pairwise(edges)]
 
-    def most_of(self, part: Part, count: int) -> int:
+    def most_of(self, part: MixturePart, count: int) -> int:
         """The most questions that a part asks among `count`."""
         return min(count, ceil(count * part.share / sum(one.share for one in self.parts)))
 
@@ -121,7 +121,7 @@ def carry_task(prompt: Prompt, name: str) -> Prompt:
     """The question with its task."""
     identifier = f"{name}/{prompt.id}"
     if len(identifier) > _LONGEST_ID:
-        identifier = f"{name}/{derive(prompt.id):016x}"
+        identifier = f"{name}/{derive_seed(prompt.id):016x}"
     return replace(prompt, id=identifier, task=name)
 
 

@@ -39,16 +39,16 @@ class Index(msgspec.Struct, frozen=True):
 
 
 @cache
-def pinned() -> Index:
+def pinned_index() -> Index:
     return msgspec.json.decode(INDEX.read_bytes(), type=Index)
 
 
-def tokens(problem: str) -> list[str]:
+def tokens_of(problem: str) -> list[str]:
     """Words, numbers and signs, without LaTeX cosmetics."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
-def shingles(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
+def shingles_of(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
     """Runs of four; a shorter problem whole."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
@@ -61,19 +61,19 @@ def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tupl
     exact: dict[str, int] = {}
     index: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
     for name, identifier, text in evaluation:
-        words = tokens(text)
+        words = tokens_of(text)
         exact.setdefault("".join(words), len(known))
-        grams = shingles(words)
+        grams = shingles_of(words)
         for gram in grams:
             index[gram].append(len(known))
         known.append((name, identifier, grams))
     overlaps = []
     for identifier, text in training:
-        words = tokens(text)
+        words = tokens_of(text)
         if (place := exact.get("".join(words))) is not None:
             overlaps.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
             continue
-        grams = shingles(words)
+        grams = shingles_of(words)
         # A near one shares `NEAR` of these, so one of the rarest; templates share the common ones
         rest = len(grams) - ceil(NEAR * len(grams) - 1e-9) + 1
         rare = sorted(grams, key=lambda gram: len(index.get(gram, ())))[:rest]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from harness.errors import DataError, PluginError
-from harness.plugins import PluginRegistry, blamed
+from harness.plugins import PluginRegistry, blame_plugin
 from harness.suite.schema import AnyTask, FileTask, TaskShare
 from harness.tasks import countdown, gym, ladder
 from harness.tasks.data import SETS, SOURCES
-from harness.tasks.mixed import Mixed, Part
+from harness.tasks.mixed import Mixed, MixturePart
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
 from harness.verification import catalogue as scorers
-from harness.versions import versions
+from harness.versions import versions_of
 
 if TYPE_CHECKING:
     from harness.verification.verifier import Verifier
@@ -29,21 +29,21 @@ EVALUATION_SETS = tuple(name for name, data in SETS.items() if data.k)
 _FIRST = ("micro", "micro_dev", ladder.NAME, countdown.NAME, *EVALUATION_SETS)
 
 
-def names() -> list[str]:
+def list_task_names() -> list[str]:
     """The tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
     known = [name for name in PLUGINS.installed() if name != gym.NAME]
     return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
 
 
-def named(text: str) -> str | FileTask:
+def task_of_text(text: str) -> str | FileTask:
     """From a command line: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
-    from harness.tasks.jsonl import pinned
+    from harness.tasks.jsonl import pin_file
 
     file, mark, scorer = text.rpartition(".jsonl")
     if not mark or (scorer and scorer[0] != ":"):
         return text
-    scorers.called(chosen := scorer[1:] or "math")
-    return pinned(FileTask(file=file + mark, scorer=chosen))
+    scorers.scorer_called(chosen := scorer[1:] or "math")
+    return pin_file(FileTask(file=file + mark, scorer=chosen))
 
 
 def source_of(task: AnyTask) -> TaskSource:
@@ -61,10 +61,10 @@ def source_of(task: AnyTask) -> TaskSource:
     return PLUGINS.make(base_of(task), task)
 
 
-def _part_of(one: TaskShare) -> Part:
+def _part_of(one: TaskShare) -> MixturePart:
     """A part of a mixture. Raises PluginError, for a file DataError."""
     source = training_source(one.task)
-    return Part(one.task, one.share, source, get_task(one.task, source=source))
+    return MixturePart(one.task, one.share, source, get_task(one.task, source=source))
 
 
 def base_of(task: str) -> str:
@@ -81,7 +81,7 @@ def get_task(name: AnyTask, *, source: TaskSource | None = None, **parameters: i
     """Make a task as evaluation asks it. source: the task's, where the caller has it. parameters: micro's per_skill, ladder's
     per_level. Raises PluginError, also for another parameter."""
     source = source or source_of(name)
-    with blamed(f"task {source.name if isinstance(name, list) else name}"):
+    with blame_plugin(f"task {source.name if isinstance(name, list) else name}"):
         task = source.evaluation(**parameters)
         if not isinstance(task, Task):
             raise TypeError(f"`evaluation` returned {task!r:.60}, not a Task")
@@ -104,7 +104,7 @@ def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task
     own = {} if isinstance(task, FileTask) else dict([PLUGINS.results_version(base_of(task))])
     judged = dict([scorers.PLUGINS.results_version(made.scorer)])
     if "verification" in judged and not source.integers:
-        judged |= versions(["verification/symbolic"])
+        judged |= versions_of(["verification/symbolic"])
     if questions := source.questions_digest():
         own[f"questions of {task}"] = questions
     return own | judged
@@ -115,7 +115,13 @@ def training_source(task: AnyTask) -> TaskSource:
     known = isinstance(task, FileTask | list) or task.startswith("lm_eval:") or is_known(task)
     if known and (source := source_of(task)).trains:
         return source
-    there = ["micro", ladder.NAME, countdown.NAME, *SOURCES, *(name for name in names() if name not in _FIRST)]
+    there = [
+        "micro",
+        ladder.NAME,
+        countdown.NAME,
+        *SOURCES,
+        *(name for name in list_task_names() if name not in _FIRST),
+    ]
     raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
 
 
@@ -161,19 +167,19 @@ class TaskInfo(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def listing(data_dir: Path | None = None) -> list[TaskInfo]:
+def list_tasks(data_dir: Path | None = None) -> list[TaskInfo]:
     """Broken plugins with their error; nothing is fetched."""
     from harness.verification.verifier import Verifier
 
     with Verifier() as verifier:
-        return [_listed(name, data_dir, verifier) for name in names()]
+        return [_describe_task(name, data_dir, verifier) for name in list_task_names()]
 
 
-def _listed(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
+def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
     origin = PLUGINS.origin(name)
     try:
         source, task = source_of(name), get_task(name)
-        judge, scorer = verifier.by(scorers.called(task.scorer)), scorers.scorer_of(task.scorer)
+        judge, scorer = verifier.by(scorers.scorer_called(task.scorer)), scorers.scorer_of(task.scorer)
         perfect = empty = None
         problem = ""
         try:

@@ -49,10 +49,10 @@ def levels_of(task: str, settings: Mapping[str, Sequence[Any]]) -> list[str]:
         raise PluginError(f"task {task!r}: more than {_MOST_LEVELS} levels; give fewer settings a range")
     names = []
     for values in combinations:
-        said = ",".join(f"{key}={_written(value)}" for key, value in zip(settings, values, strict=True))
+        said = ",".join(f"{key}={_write_value(value)}" for key, value in zip(settings, values, strict=True))
         names.append(f"{bare}:{said}" if said else bare)
     return names
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,9 +12,9 @@ import msgspec
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks import ladder
-from harness.tasks.data import SETS, SOURCES, as_prompt, folder_in_use, load
+from harness.tasks.data import SETS, SOURCES, as_prompt, folder_in_use, load_set
 from harness.tasks.micro import evaluation_prompts, training_prompts, worked_examples
-from harness.tasks.overlap import pinned
+from harness.tasks.overlap import pinned_index
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import Example, Task
 
@@ -140,7 +140,7 @@ class Published(TaskSource):
         return Task(
             name=data.name,
             title=data.title,
-            documents=lambda data_dir, fetch=True: [as_prompt(row) for row in load(data.name, data_dir, fetch)],
+            documents=lambda data_dir, fetch=True: [as_prompt(row) for row in load_set(data.name, data_dir, fetch)],
             max_new_tokens=data.max_new_tokens,
             k=data.k,
             source=f"{data.remote.repository}@{data.remote.revision[:12]}",
@@ -164,8 +164,8 @@ class Published(TaskSource):
     @lru_cache(maxsize=4)
     def _whole_pool(name: str, data_dir: Path | None) -> TrainingPool:
         """All training questions of a shipped set, without those that evaluation repeats."""
-        rows = load(SOURCES[name], data_dir)
-        overlaps = tuple(pinned().overlaps[SOURCES[name]])
+        rows = load_set(SOURCES[name], data_dir)
+        overlaps = tuple(pinned_index().overlaps[SOURCES[name]])
         repeated = {overlap.training for overlap in overlaps}
         ambiguous = tuple(row.id for row in rows if row.multi_boxed and row.id not in repeated)
         task = Published(name).evaluation()
@@ -176,5 +176,5 @@ class Published(TaskSource):
     def pool_digest(self) -> str:
         """Needs no data."""
         source = SOURCES[self.name]
-        parts = [source, SETS[source].checksum, pinned().overlaps[source]]
+        parts = [source, SETS[source].checksum, pinned_index().overlaps[source]]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -15,7 +15,7 @@ import msgspec
 
 from harness.errors import DataError, PluginError
 from harness.experience.answers import Prompt
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks.overlap import Overlap
 from harness.tasks.task import Task
 
@@ -187,13 +187,13 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 def _spread_labels(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
     """The documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
-        return sorted(documents, key=lambda document: derive(_SEED, document.id))
+        return sorted(documents, key=lambda document: derive_seed(_SEED, document.id))
     label, *rest = labels
     values: dict[str, list[Prompt]] = {}
     for document in documents:
         values.setdefault(document.labels.get(label, ""), []).append(document)
     placed = [
-        ((j + derive(_SEED, within, value) / 2**64) / len(own), document)
+        ((j + derive_seed(_SEED, within, value) / 2**64) / len(own), document)
         for value, own in values.items()
         for j, document in enumerate(_spread_labels(own, rest, f"{within}/{value}"))
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64, Integer
 
-__all__ = ["Chunks", "chunks", "distribute", "inexact", "one_to_one"]
+__all__ = ["Chunks", "cut_into_chunks", "distribute_logprobs", "inexact_chunks", "one_to_one"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class Chunks:
         return np.diff(self.receiver)
 
 
-def chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
+def cut_into_chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
     """Smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without bytes join
     the chunk before, else the first."""
     shared, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)
@@ -32,17 +32,17 @@ def chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndar
     in_receiver[receiver_ends] = True
     shared &= in_receiver
     shared[0] = False
-    return Chunks(_closed(source_ends, shared), _closed(receiver_ends, shared))
+    return Chunks(_close_chunks(source_ends, shared), _close_chunks(receiver_ends, shared))
 
 
-def _closed(ends: Integer[np.ndarray, "T"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
+def _close_chunks(ends: Integer[np.ndarray, "T"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
     """From 0, behind each shared end's last token."""
     closes = shared.take(ends)
     closes[:-1] &= ends[:-1] != ends[1:]
     return np.append(0, np.flatnonzero(closes) + 1)
 
 
-def distribute(
+def distribute_logprobs(
     receiver_ends: Integer[np.ndarray, "R"],
     parts: Chunks,
     logprobs: Float64[np.ndarray, "S"],
@@ -72,6 +72,6 @@ def one_to_one(parts: Chunks) -> Bool[np.ndarray, "R"]:
     return np.repeat(alike, parts.receiver_sizes)
 
 
-def inexact(parts: Chunks) -> Bool[np.ndarray, "C"]:
+def inexact_chunks(parts: Chunks) -> Bool[np.ndarray, "C"]:
     """(C,) chunks with several receiver tokens: their spreading is a guess."""
     return parts.receiver_sizes > 1

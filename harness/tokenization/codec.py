@@ -61,17 +61,17 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
     return {content: i for content, i in vocab.items() if is_control(content, i)}
 
 
-def renamed(control: Iterable[str]) -> dict[str, str]:
+def rename_controls(control: Iterable[str]) -> dict[str, str]:
     """Names that no text has, by control token. Each ends in a letter: a digit of the text behind it would name another one."""
     return {content: f"{MARKER}{index}x" for index, content in enumerate(control)}
 
 
-def isolated(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
+def isolate_controls(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
     """A copy with control tokens out of reach, ids unchanged; adds and truncates nothing. Raises TokenizationError
     (`vocabulary`)."""
     from tokenizers import Tokenizer
 
-    names = renamed(control)
+    names = rename_controls(control)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     changed = dict(settings) | {"truncation": None, "padding": None, "post_processor": None}
     changed["added_tokens"] = [
@@ -228,7 +228,7 @@ class TokenCodec:
         self._tags = ReasoningTags(token.content for i, token in added if not token.special and i not in reserved)
         control = {name: i for name, i in control_tokens(tokenizer).items() if name not in self._tags.own}
         settings = json.loads(core.to_str())
-        self._reader = isolated(core, settings, control)
+        self._reader = isolate_controls(core, settings, control)
         self._vocabulary = TokenBytes(core, settings["decoder"])
         unknown = settings["model"].get("unk_token")
         unk_id = settings["model"].get("unk_id")

@@ -13,10 +13,18 @@ from jaxtyping import Bool, Float32, Int32
 
 from harness.errors import ExchangeError, TokenizationError
 from harness.experience.records import AnswerRecord, Refusal, Rollout, Scores
-from harness.tokenization.alignment import chunks, distribute, inexact, one_to_one
+from harness.tokenization.alignment import cut_into_chunks, distribute_logprobs, inexact_chunks, one_to_one
 from harness.tokenization.codec import Decoded, Encoded, TokenCodec
 
-__all__ = ["Retokenised", "align", "edit_distance", "excess", "noncanonical_shares", "retokenise", "text_residual"]
+__all__ = [
+    "Retokenised",
+    "align_logprobs",
+    "edit_distance",
+    "explain_excess",
+    "noncanonical_shares",
+    "retokenise_answers",
+    "text_residual",
+]
 
 WINDOW = 2048  # bytes: edit distance is quadratic, so longer texts are compared in windows
 Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
@@ -27,7 +35,7 @@ class Retokenised:
     """One record in the receiver's tokens, with its end iff finished. ends: byte position where each before that ends. residuals,
     our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
     with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
-    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align`. The exchange sets
+    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align_logprobs`. The exchange sets
     lead, as of `PeerAnswer`, and space, the white space that the text was given to begin with; None as it was sent."""
 
     tokens: Int32[np.ndarray, "T"]
@@ -42,7 +50,7 @@ class Retokenised:
     space: str | None = None
 
 
-def retokenise(
+def retokenise_answers(
     records: Sequence[AnswerRecord],
     receiver: TokenCodec,
     *,
@@ -54,7 +62,7 @@ def retokenise(
 ) -> list[Retokenised | ExchangeError]:
     """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
     within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes. joined: as
-    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of `align`."""
+    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of `align_logprobs`."""
     read: list[tuple[Encoded, float] | ExchangeError] = []
     for record, encoded in zip(records, receiver.try_encode([r.text for r in records], joined), strict=True):
         try:
@@ -80,10 +88,12 @@ def retokenise(
         end = np.array((closing or receiver.closing) if record.finished else (), dtype=np.int32)
         tokens = np.append(encoded.ids, end)
         residuals, source = (
-            align(record, encoded.ends, end.size, next(weights), strict) if isinstance(record, Rollout) else ({}, ())
+            align_logprobs(record, encoded.ends, end.size, next(weights), strict)
+            if isinstance(record, Rollout)
+            else ({}, ())
         )
         residuals = {"text": text, **residuals}
-        over = excess(residuals, budget)
+        over = explain_excess(residuals, budget)
         results.append(
             ExchangeError(Refusal.RESIDUAL, over)
             if over
@@ -92,7 +102,7 @@ def retokenise(
     return results
 
 
-def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
+def explain_excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
     """The residual over its budget; empty where none is."""
     for name, value in residuals.items():
         if value > budget.get(name, value):
@@ -100,7 +110,7 @@ def excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
     return ""
 
 
-def align(
+def align_logprobs(
     record: Rollout | Scores,
     ends: Int32[np.ndarray, "T"],
     ending: int,
@@ -110,18 +120,18 @@ def align(
     """Carry an author's log-probabilities, nats, onto the receiver's tokens of the same text.
 
     ends: of those tokens in bytes, without the end. ending: tokens of the end that follow; they are one action, whose
-    log-probability they share equally. weights: as for `distribute`. strict: also tell which tokens were one token there too,
-    the end included. Returns the residuals by name, and the log-probabilities with the source's sum, its number of tokens and
+    log-probability they share equally. weights: as for `distribute_logprobs`. strict: also tell which tokens were one token there
+    too, the end included. Returns the residuals by name, and the log-probabilities with the source's sum, its number of tokens and
     the exact ones (None without `strict`)."""
     size = ends.size
     count = len(record.logprobs)
     logprobs = np.array(record.logprobs, dtype=np.float64)
-    parts = chunks(np.cumsum(record.pieces), ends)
+    parts = cut_into_chunks(np.cumsum(record.pieces), ends)
     exact_weights = None if weights is None else np.asarray(weights, dtype=np.float64)
-    aligned = distribute(ends, parts, logprobs, exact_weights)
+    aligned = distribute_logprobs(ends, parts, logprobs, exact_weights)
     (mass,) = np.add.reduceat(logprobs, [0])
     (got,) = np.add.reduceat(aligned, [0], dtype=np.float64)
-    estimated_tokens = float(parts.receiver_sizes[inexact(parts)].sum())
+    estimated_tokens = float(parts.receiver_sizes[inexact_chunks(parts)].sum())
     residuals = {
         "boundary": estimated_tokens / size,
         "mass": abs(float(got - mass)),
@@ -189,10 +199,10 @@ def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "
     1.0 where it cannot be encoded. Raises TokenizationError."""
     decoded = codec.read(answers)
     encoded = codec.try_encode([d.text for d in decoded])
-    return [_share(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]
+    return [_share_changed(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]
 
 
-def _share(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | TokenizationError) -> float:
+def _share_changed(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | TokenizationError) -> float:
     if isinstance(encoded, TokenizationError):
         return 1.0
     if np.array_equal(encoded.ids, tokens):

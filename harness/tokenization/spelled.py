@@ -1,7 +1,7 @@
 """A question inside a prompt: what it says is text, also where it spells one of the tokenizer's control tokens.
 
 A template's own control tokens stay what they are. So the question's are hidden before the template is rendered, and the rest is
-encoded by a copy of the tokenizer to which control tokens have other names (`codec.isolated`)."""
+encoded by a copy of the tokenizer to which control tokens have other names (`codec.isolate_controls`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from harness.errors import TokenizationError
-from harness.tokenization.codec import MARKER, control_tokens, isolated, renamed
+from harness.tokenization.codec import MARKER, control_tokens, isolate_controls, rename_controls
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,7 +43,7 @@ class SpelledQuestions:
 
     def encode(self, prompt: str) -> list[int]:
         """Ids of a rendered prompt, hidden tokens as the text that they are."""
-        names = renamed(self._control)
+        names = rename_controls(self._control)
         own = self._any.sub(lambda match: names[match[0]], self._without_eaten_space(prompt))
         spelled = re.sub(f"{_BEGIN}([0-9]+){_END}", lambda match: self._control[int(match[1])], own)
         return list(self._isolated_core.encode(spelled, add_special_tokens=False).ids)
@@ -61,4 +61,4 @@ class SpelledQuestions:
     @cached_property
     def _isolated_core(self) -> Tokenizer:
         """The core without its control tokens."""
-        return isolated(self._core, json.loads(self._core.to_str()), self._control)
+        return isolate_controls(self._core, json.loads(self._core.to_str()), self._control)

@@ -61,7 +61,7 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
                 continue
             space = Choice(*values)
         spaces[COMMON + name] = space
-    spaces |= registry.spaces(registry.load(variant.regime))
+    spaces |= registry.search_spaces(registry.load(variant.regime))
     return {name: _with_value(space, now[name]) for name, space in spaces.items()}
 
 
@@ -75,7 +75,7 @@ def _with_value(space: Space, value: Any) -> Space:
 
 def settings_as_published(suite: Suite, variant: Variant) -> dict[str, Any]:
     training = suite.training_of(variant)
-    options = registry.resolved(registry.build(variant.regime, variant.options).options)
+    options = registry.resolve_options(registry.build(variant.regime, variant.options).options)
     return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
 
 

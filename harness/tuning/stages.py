@@ -12,13 +12,13 @@ from typing import Any, Literal
 from harness.errors import Fault, HarnessError, SuiteError, UsageError
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import SuiteFile, read_manifests
 from harness.store.read import Snapshot
 from harness.store.tuning import Trial, Tuned, Tuning, write_tuning
 from harness.store.tuning_table import TrialScores, read_trial_scores
 from harness.suite.schema import Suite, Variant
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.suite.space import Range, Space
 from harness.tuning.derived import (
     Chosen,
@@ -66,11 +66,11 @@ class TuningStages:
         if prepared.suite.tune is None:
             raise UsageError(f"{prepared.suite.name}: a suite without `tune`")
         check_variants(prepared.suite, prepared.source)
-        self._whole = prepared
+        self._whole_steps = prepared
         self._results = results
         self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
-        self._starts = _starts(prepared)
+        self._starts = _keys_of_starts(prepared)
 
     def __iter__(self) -> Iterator[TuningStage]:
         asked: list[TrialRequest] = []
@@ -84,16 +84,18 @@ class TuningStages:
                 tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
                 batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
             yield from self._by_rungs(batch, asked)
-            results = self._scores("tuning", self.tune.seeds).score
+            results = self._read_scores("tuning", self.tune.seeds).score
             for ask in batch:
-                told[ask.variant.name].append(self._told(ask, asked, results))
-        scored = {on: self._scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
-        chosen = {v.name: self._choices(v, told[v.name], scored) for v in self.suite.regimes}
+                told[ask.variant.name].append(self._complete_trial(ask, asked, results))
+        scored = {on: self._read_scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
+        chosen = {v.name: self._choose_trials(v, told[v.name], scored) for v in self.suite.regimes}
         settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
         if self.tune.check:
-            yield self._stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
-        final = prepare_suite(final_suite(self.suite, settings), self._whole.source, self._results, self._whole.altered)
-        self._write(final, chosen, told, asked, scored)
+            yield self._make_stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
+        final = prepare_suite(
+            final_suite(self.suite, settings), self._whole_steps.source, self._results, self._whole_steps.altered
+        )
+        self._write_result(final, chosen, told, asked, scored)
         yield TuningStage(final, "the table", last=True)
 
     def is_over(self, stage: TuningStage) -> bool:
@@ -113,13 +115,15 @@ class TuningStages:
                 now += [a._replace(steps=self.suite.training.steps) for a in going if a.number == 0]
                 going = [a for a in going if a.number != 0]
             asked += now
-            yield self._stage(trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps")
+            yield self._make_stage(
+                trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps"
+            )
             if steps == self.suite.training.steps:
                 return
-            going = self._best(going, steps)
+            going = self._select_best(going, steps)
 
-    def _best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
-        scored = self._scores("tuning", self.tune.seeds).score
+    def _select_best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
+        scored = self._read_scores("tuning", self.tune.seeds).score
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
             own = [a for a in going if a.variant.name == variant.name]
@@ -127,11 +131,11 @@ class TuningStages:
             kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
         return kept
 
-    def _stage(self, suite: Suite, words: str) -> TuningStage:
+    def _make_stage(self, suite: Suite, words: str) -> TuningStage:
         with faults_in_tune(suite):
-            prepared = prepare_suite(suite, self._whole.source, self._results, self._whole.altered)
+            prepared = prepare_suite(suite, self._whole_steps.source, self._results, self._whole_steps.altered)
         self._files[suite.name] = prepared.suite_file()
-        shared = self._starts & _starts(prepared)
+        shared = self._starts & _keys_of_starts(prepared)
         if shared:
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
@@ -143,7 +147,9 @@ class TuningStages:
             manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in read_manifests([folder])
         )
 
-    def _told(self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]) -> CompletedTrial:
+    def _complete_trial(
+        self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]
+    ) -> CompletedTrial:
         name = ask.variant.name
         top = self.suite.training.steps
         steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
@@ -151,7 +157,7 @@ class TuningStages:
         shorter = {n: score for n, score in scored.items() if score is not None}
         return CompletedTrial(ask.number, ask.settings, score_of.get(trial_name(name, ask.number)), shorter)
 
-    def _choices(
+    def _choose_trials(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, TrialScores]
     ) -> dict[str, CompletedTrial]:
         """The best that ran to the end everywhere; of equals the earlier."""
@@ -163,14 +169,14 @@ class TuningStages:
             for on, trials in scored.items()
         }
 
-    def _scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
-        ingest(self._results)
+    def _read_scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
+        ingest_journals(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
         with Snapshot(self._results, self._files[name]) as snapshot:
             return read_trial_scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
 
-    def _write(
+    def _write_result(
         self,
         final: Prepared,
         chosen: Mapping[str, Mapping[str, CompletedTrial]],
@@ -178,8 +184,10 @@ class TuningStages:
         asked: Sequence[TrialRequest],
         scored: Mapping[str, TrialScores],
     ) -> None:
-        results = self._scores("tuning", self.tune.seeds)
-        checked = {on: self._scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored}
+        results = self._read_scores("tuning", self.tune.seeds)
+        checked = {
+            on: self._read_scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored
+        }
         full_length = self.suite.training.steps
         variants = []
         for variant in self.suite.regimes:
@@ -195,7 +203,9 @@ class TuningStages:
             gpu_seconds = sum(results.gpu.get(run, 0.0) for _, run in runs)
             for on, best in chosen[name].items():
                 scores = scored[on].score
-                trials = [_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]]
+                trials = [
+                    _stored_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]
+                ]
                 tuned = Tuned(
                     variant=name,
                     on=on,
@@ -219,11 +229,13 @@ class TuningStages:
         )  # fmt: skip
 
 
-def _starts(prepared: Prepared) -> set[str]:
+def _keys_of_starts(prepared: Prepared) -> set[str]:
     return {c.identity.models[p.name] for c in prepared.every for p in c.group.policies if not p.is_micro}
 
 
-def _trial(told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]) -> Trial:
+def _stored_trial(
+    told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]
+) -> Trial:
     score = scored.get(run) if run in done else None
     fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=run, settings=dict(told.settings), steps=steps, score=score, fault=fault)
@@ -244,25 +256,30 @@ def propose_settings(
     `seed` and its number, so that regimes share them. Raises UsageError without Optuna."""
     if not spaces:
         return [dict(defaults) for _ in numbers]
-    optuna = _optuna()
+    optuna = _import_optuna()
     later = [n for n in numbers if n != 0]
     if sampler == "random" or not told:
         drawn = [
-            _ask(
-                optuna, optuna.samplers.RandomSampler(seed=derive(seed, "trial", n) % _SEEDS), spaces, defaults, (), 1
+            _ask_for_settings(
+                optuna,
+                optuna.samplers.RandomSampler(seed=derive_seed(seed, "trial", n) % _SEEDS),
+                spaces,
+                defaults,
+                (),
+                1,
             )[0]
             for n in later
         ]
     else:
         tpe = optuna.samplers.TPESampler(
-            seed=derive(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
+            seed=derive_seed(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
         )
-        drawn = _ask(optuna, tpe, spaces, defaults, told, len(later))
+        drawn = _ask_for_settings(optuna, tpe, spaces, defaults, told, len(later))
     ready = iter(drawn)
     return [dict(defaults) if n == 0 else {**defaults, **next(ready)} for n in numbers]
 
 
-def _ask(
+def _ask_for_settings(
     optuna: ModuleType,
     sampler: Any,
     spaces: Mapping[str, Space],
@@ -272,10 +289,10 @@ def _ask(
 ) -> list[dict[str, Any]]:
     """Settings just asked for count as under way."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    of = {name: _distribution(optuna, space) for name, space in spaces.items()}
+    of = {name: _distribution_of(optuna, space) for name, space in spaces.items()}
     states = optuna.trial.TrialState
     for trial in told:
-        params = {name: _place(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        params = {name: _place_of_value(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
         study.add_trial(
             optuna.trial.create_trial(
                 state=states.PRUNED if trial.value is None else states.COMPLETE, params=params, distributions=of,
@@ -283,24 +300,26 @@ def _ask(
             )
         )  # fmt: skip
     asked = [study.ask(of).params for _ in range(count)]
-    return [{name: _value(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked]
+    return [
+        {name: _value_at(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked
+    ]
 
 
-def _distribution(optuna: ModuleType, space: Space) -> Any:
+def _distribution_of(optuna: ModuleType, space: Space) -> Any:
     if isinstance(space, Range):
         return optuna.distributions.FloatDistribution(0.0, 1.0)
     return optuna.distributions.CategoricalDistribution(tuple(range(len(space.values))))
 
 
-def _place(space: Space, value: Any, default: Any) -> float | int:
+def _place_of_value(space: Space, value: Any, default: Any) -> float | int:
     return space.unit(value, default) if isinstance(space, Range) else space.values.index(value)
 
 
-def _value(space: Space, place: Any, default: Any) -> Any:
+def _value_at(space: Space, place: Any, default: Any) -> Any:
     return space.at(place, default) if isinstance(space, Range) else space.values[place]
 
 
-def _optuna() -> ModuleType:
+def _import_optuna() -> ModuleType:
     try:
         import optuna
     except ImportError:

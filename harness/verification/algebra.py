@@ -43,7 +43,7 @@ def _names_of_symbols(value: Basic) -> set[str]:
     return {str(symbol) for symbol in value.free_symbols}
 
 
-def equivalent(gold: str, answer: str) -> bool:
+def are_equivalent(gold: str, answer: str) -> bool:
     """By math-verify and our guards. Raises Unreadable for the answer's fault, else anything."""
     gold_side = _parse_answer(gold)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import PluginError
-from harness.plugins import PluginRegistry, blamed
+from harness.plugins import PluginRegistry, blame_plugin
 from harness.verification.scorer import Called, Same, Scorer
 
 PLUGINS: PluginRegistry[Scorer] = PluginRegistry("harness.scorers", "scorer", Scorer)
@@ -22,7 +22,7 @@ class ScorerInfo:
     remark: str = ""
 
 
-def called(name: str) -> Called:
+def scorer_called(name: str) -> Called:
     scorer = PLUGINS.load(name)
     return Called(f"{scorer.__module__}:{scorer.__qualname__}", scorer.cpu_seconds, scorer.wall_seconds)
 
@@ -48,7 +48,7 @@ def same_by(name: str) -> Same:
     return same
 
 
-def listing() -> list[ScorerInfo]:
+def list_scorers() -> list[ScorerInfo]:
     return [_describe_scorer(name) for name in PLUGINS.installed()]
 
 
@@ -56,7 +56,7 @@ def _describe_scorer(name: str) -> ScorerInfo:
     """What the listing says of a scorer."""
     try:
         scorer = scorer_of(name)
-        with blamed(f"scorer {name!r}: `remark`"):
+        with blame_plugin(f"scorer {name!r}: `remark`"):
             remark = scorer.remark()
     except PluginError as error:
         return ScorerInfo(name, "", PLUGINS.origin(name), str(error))

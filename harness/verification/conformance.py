@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.verification.catalogue import PLUGINS, called, scorer_of
+from harness.verification.catalogue import PLUGINS, scorer_called, scorer_of
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -27,7 +27,7 @@ HOSTILE = (
 def _judge_pairs(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
     """The verdicts of a scorer on pairs of gold and text."""
     with Verifier(workers=1) as verifier:
-        return verifier.by(called(name)).verify(pairs)
+        return verifier.by(scorer_called(name)).verify(pairs)
 
 
 def is_described(name: str) -> None:

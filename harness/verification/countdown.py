@@ -15,7 +15,7 @@ from typing import NamedTuple
 from harness.verification.response import last_box, text_behind_thinking
 from harness.verification.scorer import Score, Scorer
 
-__all__ = ["Computed", "Countdown", "compute"]
+__all__ = ["Computed", "Countdown", "compute_value"]
 
 # Of an answer: characters, numbers, digits of one of them, and open parentheses. Fractions of these stay below 100 digits
 _LONGEST, _MOST_NUMBERS, _MOST_DIGITS, _DEEPEST = 400, 12, 6, 24
@@ -39,7 +39,7 @@ class _UnreadableError(Exception):
     """The text is no expression of the grammar."""
 
 
-def compute(text: str) -> Computed | None:
+def compute_value(text: str) -> Computed | None:
     """The value and the numbers of an expression, alone or with what it equals behind it (`3 * 4 = 12`); None where the text is
     anything else, divides by zero, or states another value than its own."""
     if len(text) > _LONGEST:
@@ -169,7 +169,11 @@ class Countdown(Scorer):
     def fault(self, gold: str) -> str:
         if not gold.strip():
             return "the answer is empty"
-        return "" if compute(gold) else f"the answer {gold!r:.80} is no expression of numbers, + - * / and parentheses"
+        return (
+            ""
+            if compute_value(gold)
+            else f"the answer {gold!r:.80} is no expression of numbers, + - * / and parentheses"
+        )
 
     def judge(self, text: str, gold: str) -> Score:
         """The last box, or where there is none the last line."""
@@ -179,7 +183,7 @@ class Countdown(Scorer):
         said = " ".join((box if box is not None else lines[-1] if lines else "").split())
         if not said:
             return Score(False, "", "missing")
-        read, wanted = compute(said), compute(gold)
+        read, wanted = compute_value(said), compute_value(gold)
         if read is None:
             return Score(False, said, "unreadable: no expression of numbers, + - * / and parentheses")
         if wanted is None or read.numbers != wanted.numbers:
@@ -188,7 +192,7 @@ class Countdown(Scorer):
 
     def same(self, a: str, b: str) -> bool:
         """Both make the same value of the same numbers; of texts that are no expression, but for white space."""
-        read, other = compute(a), compute(b)
+        read, other = compute_value(a), compute_value(b)
         if read is None or other is None:
             return a.split() == b.split()
         return read == other

@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import accumulate
 
 from harness.verification.bound import read_bound
-from harness.verification.expression import Expression, OverLimit, near, number, read, same_equation, same_value
-from harness.verification.notation import Items, compact, expand, normalise, split_items
+from harness.verification.expression import Expression, OverLimit, read_expression
+from harness.verification.notation import Items, expand_signs, normalise_answer, split_items, without_blanks
 from harness.verification.numerals import (
     MAX_DIGITS,
     Numeral,
@@ -19,8 +19,16 @@ from harness.verification.numerals import (
 )
 from harness.verification.scorer import Score
 from harness.verification.sets import Interval, read_congruence, read_real_set
-from harness.verification.statement import has_qualifier, name_of, relation, stated, value_of_gold, without_qualifier
+from harness.verification.statement import (
+    has_qualifier,
+    name_of,
+    split_relation,
+    stated_spellings,
+    value_of_gold,
+    without_qualifier,
+)
 from harness.verification.tolerance import split_tolerance
+from harness.verification.values import are_near, same_equation, same_value, value_without_symbols
 
 Algebra = Callable[[str, str], bool]
 MAX_ANSWER = 2_000
@@ -67,7 +75,7 @@ class Unreadable(Exception):
     """Parser or comparison fails on the answer: wrong."""
 
 
-def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
+def says_the_same(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
     """Whether an extracted answer says what the gold says, or lies within the error that the gold allows.
 
     Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra` raises.
@@ -83,15 +91,15 @@ def compare(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
         raise OverLimit("length")
     if _UNREADABLE.search(answer):
         return False
-    return _equal(normalise(gold), normalise(answer), algebra)
+    return _are_equal(normalise_answer(gold), normalise_answer(answer), algebra)
 
 
-def decide(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
+def decide_on_answer(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
     """On an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
     if not answer:
         return Score(False, reason="missing")
     try:
-        return Score(compare(gold, answer, algebra), answer)
+        return Score(says_the_same(gold, answer, algebra), answer)
     except OverLimit as limit:
         return Score(False, answer, f"over-limit: {limit}")
     except Unreadable as fault:
@@ -102,20 +110,20 @@ def _is_near(gold: str, answer: str, error: Fraction) -> bool:
     """Whether one of the values that an answer states is a number within `error` of the gold's."""
     if len(answer) > MAX_ANSWER:
         return False
-    exact = parse_numeral(value_of_gold(normalise(gold)))
+    exact = parse_numeral(value_of_gold(normalise_answer(gold)))
     if exact is None:
         return False
-    for stated_value in stated(normalise(answer)):
+    for stated_value in stated_spellings(normalise_answer(answer)):
         offered = parse_numeral(_without_parentheses(stated_value))
         if offered is not None and same_number(exact, offered, error):
             return True
     return False
 
 
-def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
+def _are_equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if not answer:
         return False
-    if compact(gold) == compact(answer):
+    if without_blanks(gold) == without_blanks(answer):
         return True
     check_limits(gold, answer)
     gold = _without_parentheses(gold)
@@ -123,7 +131,7 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if not has_qualifier(gold):
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
-    said = stated(answer)
+    said = stated_spellings(answer)
     clock = _read_clock(gold)
     if clock:
         return clock == _read_clock(said[0])
@@ -158,7 +166,7 @@ def _equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
             return same
     if _same_bound(value_of_gold(gold), said[0], algebra):
         return True
-    return any(_equal_by_algebra(value_of_gold(gold), value, algebra, positive) for value in stated(answer))
+    return any(_equal_by_algebra(value_of_gold(gold), value, algebra, positive) for value in stated_spellings(answer))
 
 
 def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
@@ -170,12 +178,12 @@ def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if bool(ours.end) != bool(theirs.end) or bool(ours.start) != bool(theirs.start):
         return False
     parts = [(ours.start, theirs.start), (ours.end, theirs.end), (ours.body, theirs.body)]
-    return all(compact(g) == compact(a) or _same_value_of(g, a) for g, a in parts)
+    return all(without_blanks(g) == without_blanks(a) or _same_value_of(g, a) for g, a in parts)
 
 
 def _same_value_of(gold: str, answer: str) -> bool:
-    ours = read(gold)
-    theirs = read(answer)
+    ours = read_expression(gold)
+    theirs = read_expression(answer)
     if ours is None or theirs is None:
         return False
     return same_value(ours, theirs) is True
@@ -188,7 +196,7 @@ def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> boo
         return False if ours is not None and "\\pmod" in answer else None
     if ours.name and theirs.name and ours.name != theirs.name:
         return False
-    if not _equal(ours.modulus, theirs.modulus, algebra):
+    if not _are_equal(ours.modulus, theirs.modulus, algebra):
         return False
     return _match_unordered(
         Items("", list(ours.residues), frozenset(",")), Items("", list(theirs.residues), frozenset(",")), algebra
@@ -219,14 +227,16 @@ def _same_interval(ours: Interval, theirs: Interval, algebra: Algebra | None) ->
     if ours.closed != theirs.closed:
         return False
     ends = ((ours.low, theirs.low), (ours.high, theirs.high))
-    return all(compact(g) == compact(a) or ("infty" not in g + a and _equal(g, a, algebra)) for g, a in ends)
+    return all(
+        without_blanks(g) == without_blanks(a) or ("infty" not in g + a and _are_equal(g, a, algebra)) for g, a in ends
+    )
 
 
 def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
     offered = parse_numeral(_without_parentheses(value))
     if offered is not None:
         return same_number(numeral, offered)
-    return compact(value) == compact(value_of_gold(gold))
+    return without_blanks(value) == without_blanks(value_of_gold(gold))
 
 
 def _without_parentheses(text: str) -> str:
@@ -255,7 +265,7 @@ def _without_braces(text: str) -> str:
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     ours = _items_of(value_of_gold(gold))
-    theirs = _items_of(stated(answer)[0])
+    theirs = _items_of(stated_spellings(answer)[0])
     if len(ours.items) < 2 and len(theirs.items) < 2:
         return None
     if r"\cup" in theirs.separators and r"\cup" not in ours.separators:
@@ -273,7 +283,7 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
         return False
     if named:  # `y = 2, x = 1` is (1, 2)
         values = [item for _, item in sorted(zip(names, theirs.items, strict=True))]
-    return all(_equal(g, a, algebra) for g, a in zip(ours.items, values, strict=True))
+    return all(_are_equal(g, a, algebra) for g, a in zip(ours.items, values, strict=True))
 
 
 def _items_of(text: str) -> Items:
@@ -283,7 +293,7 @@ def _items_of(text: str) -> Items:
         rows = [row.strip(" ,") for row in cases["rows"].split("\\\\") if row.strip(" ,")]
         if len(rows) > 1 and all(name_of(row) and "&" not in row for row in rows):
             return Items("", rows, frozenset(","))
-    return expand(split_items(text))
+    return expand_signs(split_items(text))
 
 
 def _single_alternative(answer: str, algebra: Algebra | None) -> str:
@@ -294,13 +304,13 @@ def _single_alternative(answer: str, algebra: Algebra | None) -> str:
     if items.separators != {"or"} or items.brackets or len(items.items) > MAX_ITEMS:
         return answer
     first, *others = items.items
-    return first if all(_equal(first, other, algebra) for other in others) else answer
+    return first if all(_are_equal(first, other, algebra) for other in others) else answer
 
 
 def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """Rows of value and condition, in any order; None where the gold has none."""
     ours = _rows_of_cases(value_of_gold(gold))
-    theirs = _rows_of_cases(stated(answer)[0])
+    theirs = _rows_of_cases(stated_spellings(answer)[0])
     if ours is None or theirs is None:
         return None
     if len(ours) != len(theirs) or len(ours) > MAX_ITEMS:
@@ -318,7 +328,7 @@ def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 def _equal_in_pairs(gold: Sequence[str], answer: Sequence[str], algebra: Algebra | None) -> bool:
     """Whether each text equals the one at its place."""
-    return all(_equal(ours, theirs, algebra) for ours, theirs in zip(gold, answer, strict=True))
+    return all(_are_equal(ours, theirs, algebra) for ours, theirs in zip(gold, answer, strict=True))
 
 
 def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
@@ -338,7 +348,7 @@ def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     rows = _read_matrix(value_of_gold(gold))
-    told = _read_matrix(stated(answer)[0])
+    told = _read_matrix(stated_spellings(answer)[0])
     if rows is None:
         return None
     if told is None or [len(row) for row in rows] != [len(row) for row in told]:
@@ -354,7 +364,7 @@ def _read_matrix(text: str) -> list[list[str]] | None:
     if match is None or "\\begin" in match["rows"]:
         return None
     factor = match["factor"].strip()
-    if factor and read(factor) is None:
+    if factor and read_expression(factor) is None:
         return None
     rows = [row for row in match["rows"].split("\\\\") if row.strip()]
     entries = [[entry.strip() for entry in row.split("&")] for row in rows]
@@ -366,8 +376,8 @@ def _read_matrix(text: str) -> list[list[str]] | None:
 def _multiply_entry(factor: str, entry: str) -> str:
     """A matrix's entry times the factor before the matrix."""
     product = f"({factor})({entry})"
-    expression = read(product)
-    value = number(expression) if expression is not None else None
+    expression = read_expression(product)
+    value = value_without_symbols(expression) if expression is not None else None
     return f"{value.numerator}/{value.denominator}" if isinstance(value, Fraction) else product
 
 
@@ -376,7 +386,7 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
     for item in gold.items:
         name = name_of(item)
         for other in left:
-            if name_of(other) in ("", name or name_of(other)) and _equal(item, other, algebra):
+            if name_of(other) in ("", name or name_of(other)) and _are_equal(item, other, algebra):
                 left.remove(other)
                 break
         else:
@@ -386,16 +396,16 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
 
 def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
     """Equations up to a factor; None where the gold is no relation."""
-    sides, signs = relation(gold)
+    sides, signs = split_relation(gold)
     if not signs:
         return None
     if signs == ["="]:
-        named = compact(value_of_gold(gold)) != compact(gold)
-        told, answer_signs = relation(answer)
+        named = without_blanks(value_of_gold(gold)) != without_blanks(gold)
+        told, answer_signs = split_relation(answer)
         if answer_signs != ["="]:
             return None if named else False  # `x + y = 2` is no 2
-        ours = [read(side) for side in sides]
-        theirs = [read(side) for side in told]
+        ours = [read_expression(side) for side in sides]
+        theirs = [read_expression(side) for side in told]
         if None in ours or None in theirs:
             return None if named else _same_sides(sides, told, algebra)
         if named and not _symbols_of(ours[1]):
@@ -404,7 +414,7 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
         return same or (None if named else same)  # `f(x) = 2x` for `y = 2x`
     if not set(signs) & set(_FLIPPED):
         return None
-    told, stated_signs = relation(answer)
+    told, stated_signs = split_relation(answer)
     # Read from left to right, and from right to left
     if stated_signs == signs and _equal_in_pairs(sides, told, algebra):
         return True
@@ -447,7 +457,7 @@ def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive:
         return False
     if _ARITHMETIC.search(answer) and not _ARITHMETIC.search(gold):
         return False
-    if compact(gold) == compact(answer) and gold_phrase.factor == phrase.factor:
+    if without_blanks(gold) == without_blanks(answer) and gold_phrase.factor == phrase.factor:
         return True
     if ours is not None:
         theirs = _read_scaled(answer, phrase.factor)
@@ -465,7 +475,7 @@ def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive:
 
 def _read_scaled(text: str, factor: Fraction) -> Expression | None:
     """An expression times a factor; None where the text is none."""
-    expression = read(text)
+    expression = read_expression(text)
     if expression is None or factor == 1:
         return expression
     return Expression(("*", ("number", factor), expression.root))
@@ -476,15 +486,15 @@ def _is_rounded(gold: Expression, answer: str) -> bool:
     offered = parse_numeral(answer)
     if offered is None or not offered.places:
         return False
-    value = number(gold)
+    value = value_without_symbols(gold)
     if value is None or len(str(abs(int(offered.value * 10**offered.places)))) < 6:
         return False
-    return near(value, offered.value, Fraction(1, 10**offered.places))
+    return are_near(value, offered.value, Fraction(1, 10**offered.places))
 
 
 def same_answer(left: str, right: str) -> bool:
     """For votes: without algebra."""
     try:
-        return compare(left, right)
+        return says_the_same(left, right)
     except (NeedsAlgebra, OverLimit):
         return False

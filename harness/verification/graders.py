@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any
 
 from harness.verification.response import last_box
-from harness.verification.scorer import Score, Scorer, Undecided, unmatchable
+from harness.verification.scorer import Score, Scorer, Undecided, explain_unmatchable
 from harness.verification.tolerance import without_tolerance
 
 _NUMBER = re.compile(r"-?\d*\.?\d+")
@@ -31,7 +31,7 @@ class MathVerifyPlain(Scorer):
         import math_verify  # noqa: F401
 
     def fault(self, gold: str) -> str:
-        return unmatchable(gold)
+        return explain_unmatchable(gold)
 
     def perfect(self, gold: str) -> str | None:
         return super().perfect(without_tolerance(gold))
@@ -70,7 +70,7 @@ class QwenGrader(Scorer):
         latex2sympy("x")
 
     def fault(self, gold: str) -> str:
-        return unmatchable(gold)
+        return explain_unmatchable(gold)
 
     def perfect(self, gold: str) -> str | None:
         return super().perfect(without_tolerance(gold))

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from harness.verification.expression import FUNCTIONS
-from harness.verification.response import boxed, closing_brace, last_box
+from harness.verification.response import closing_brace, last_box
 from harness.verification.response import read_answer as extract
+from harness.verification.response import read_box as boxed
 
 __all__ = [
     "Items",
     "boxed",
     "closing_brace",
-    "compact",
-    "expand",
+    "expand_signs",
     "extract",
     "last_box",
-    "normalise",
+    "normalise_answer",
     "split_items",
-    "unwrap",
+    "unwrap_text",
+    "without_blanks",
 ]
 """`extract`, `boxed` and `last_box` were defined here once: tasks that `harness new-task` wrote before import them from here."""
 
@@ -178,19 +179,19 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
 @lru_cache(maxsize=4_096)
-def normalise(answer: str) -> str:
+def normalise_answer(answer: str) -> str:
     text = _SPACE.sub(" ", answer)
     if not text.isascii():
         text = _INVISIBLE.sub("", text.translate(_FULL_WIDTH).translate(_CHARACTERS).translate(_GREEK))
         text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)
         text = re.sub(f"[{_LOWERED}]+", r"_{\g<0>}", text).translate(_PLAIN)
     text = text.strip()
-    text = unwrap(text).replace("\\\\", _ROW)
+    text = unwrap_text(text).replace("\\\\", _ROW)
     text = _ALTERNATIVE.sub(r"\\text{\1} \2 \\text{\3}", text)
     for pattern, replacement, of_commands in _REWRITES:
         if not of_commands or "\\" in text:
             text = pattern.sub(replacement, text)
-    text = unwrap(text.strip().rstrip(".,;:\\").strip())
+    text = unwrap_text(text.strip().rstrip(".,;:\\").strip())
     return _without_wrapper(text.strip("*")).replace(_ROW, "\\\\")
 
 
@@ -202,7 +203,7 @@ def _without_wrapper(text: str) -> str:
     return _without_wrapper(text[match.end() : -1].strip())
 
 
-def unwrap(text: str) -> str:
+def unwrap_text(text: str) -> str:
     for opening, closing in _WRAPPERS:
         inner = text[len(opening) : -len(closing)]
         if (
@@ -221,7 +222,7 @@ def _kept_space(match: re.Match[str]) -> str:
     return match[1] + ("\0" if keep else "")
 
 
-def compact(text: str) -> str:
+def without_blanks(text: str) -> str:
     """Without white space; `4 2` is not 42."""
     return re.sub(r"(\\[a-zA-Z]+|\d) (?=[a-zA-Z\d])", _kept_space, text).replace(" ", "").replace("\0", " ")
 
@@ -285,7 +286,7 @@ def _closes_at_end(text: str, start: int, end: int) -> bool:
     return True
 
 
-def expand(items: Items) -> Items:
+def expand_signs(items: Items) -> Items:
     r"""With `a \pm b` as two values."""
     signed = sum(_PLUS_MINUS.search(item) is not None for item in items.items)
     if signed and items.brackets == "()" and len(items.items) > 1:

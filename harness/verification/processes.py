@@ -34,14 +34,14 @@ import psutil
 
 from harness import phases
 from harness.errors import VerificationError
-from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided, digested
+from harness.verification.scorer import MATH, Called, Math, Scorer, Undecided, digest_if_long
 from harness.verification.verdict import KEPT, Verdict
 from harness.verification.work import OverWork, WorkLimit
 
 _LONGEST = 1 << 20
 
 
-class Question(msgspec.Struct, frozen=True):
+class JudgedQuestion(msgspec.Struct, frozen=True):
     """answer: extracted for mathematics, else the response."""
 
     gold: str
@@ -65,14 +65,14 @@ def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) ->
 def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
     """Empty where the other side is gone or talks nonsense, None after the deadline."""
     deadline = None if seconds is None else time.monotonic() + seconds
-    head = _read(stream, 4, deadline)
+    head = _read_until(stream, 4, deadline)
     if not head:
         return head
     (size,) = struct.unpack("<I", head)
-    return _read(stream, size, deadline) if size <= _LONGEST else b""
+    return _read_until(stream, size, deadline) if size <= _LONGEST else b""
 
 
-def _read(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
+def _read_until(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
     parts = bytearray()
     while len(parts) < size:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -123,7 +123,7 @@ class _Worker:
         self.kill(0.0 if body is None else 5.0)
         return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
 
-    def ask(self, question: Question) -> Reply | str:
+    def ask(self, question: JudgedQuestion) -> Reply | str:
         with suppress(BrokenPipeError):
             write_frame(
                 cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds
@@ -151,7 +151,7 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
     workers.clear()
 
 
-class Pool:
+class WorkerPool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._register_cleanup()
@@ -163,7 +163,7 @@ class Pool:
         self._idle: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
-    def decide(self, questions: Sequence[Question]) -> list[Verdict]:
+    def decide(self, questions: Sequence[JudgedQuestion]) -> list[Verdict]:
         """In order. Raises VerificationError where workers do not start."""
         if os.getpid() != self._owner:
             self._register_cleanup()
@@ -171,7 +171,7 @@ class Pool:
         with self._lock:
             threads = ThreadPoolExecutor(min(self.size, len(questions)))
             try:
-                for verdict, seconds in threads.map(self._decide, questions):
+                for verdict, seconds in threads.map(self._decide_in_order, questions):
                     _asked.seconds = asked_seconds() + seconds
                     verdicts.append(verdict)
             finally:
@@ -182,7 +182,7 @@ class Pool:
         """Idempotent; may be asked again."""
         _kill_all(self._idle, self._owner)
 
-    def _decide(self, question: Question) -> Reply:
+    def _decide_in_order(self, question: JudgedQuestion) -> Reply:
         seconds = 0.0
         for _ in range(2):
             worker = self._take_worker()
@@ -236,7 +236,7 @@ def serve() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     most = psutil.Process().memory_info().vms + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    _reply(replies, Verdict("right", "ready"))
+    _send_verdict(replies, Verdict("right", "ready"))
     busy = mmap.mmap(-1, 1)  # shared: whether a question waits for its reply
     while True:
         busy[0] = 0
@@ -245,17 +245,17 @@ def serve() -> None:
         if child == 0:
             status = 1
             try:
-                status = _answer(requests, replies, busy, before)
+                status = _answer_request(requests, replies, busy, before)
             finally:
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == 0:
             return
         if busy[0]:
-            _reply(replies, _verdict_of_death(status))
+            _send_verdict(replies, _verdict_of_death(status))
 
 
-def _reply(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
+def _send_verdict(replies: FileIO, verdict: Verdict, before: float = 0.0) -> None:
     write_frame(replies, msgspec.msgpack.encode((verdict, before + _cpu_seconds_used())))
 
 
@@ -265,19 +265,19 @@ def _cpu_seconds_used() -> float:
     return sum(book.ru_utime + book.ru_stime for book in books)
 
 
-def _answer(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
+def _answer_request(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
     """`busy` falls before the reply: one too many would answer the next question."""
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := read_frame(requests):
         busy[0] = 1
-        question = msgspec.msgpack.decode(body, type=Question)
+        question = msgspec.msgpack.decode(body, type=JudgedQuestion)
         scorer = _load_scorer(question.scorer.reference)
         signal.setitimer(signal.ITIMER_PROF, max(question.scorer.cpu_seconds, 1e-6))
         verdict = judge_within_work(question, scorer)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         busy[0] = 0
-        _reply(replies, verdict, before)
+        _send_verdict(replies, verdict, before)
         if verdict.reason == "over-limit: memory" or question.scorer.reference == MATH.reference:
             return _RENEW
     return 0
@@ -304,34 +304,36 @@ def _load_scorer(reference: str) -> Scorer | str:
     return scorer
 
 
-def judge_within_work(question: Question, scorer: Scorer | str) -> Verdict:
+def judge_within_work(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
     """A verdict of mathematics under the limit of work; of another scorer, which may start programs, without."""
     if question.scorer.reference != MATH.reference:
-        return judge(question, scorer)
+        return judge_question(question, scorer)
     limit = WorkLimit(_CALLS)
     try:
         with limit:
-            verdict = judge(question, scorer)
+            verdict = judge_question(question, scorer)
     except OverWork:
         return Verdict("wrong", "over-limit: work")
     return Verdict("wrong", "over-limit: work") if limit.passed else verdict
 
 
-def judge(question: Question, scorer: Scorer | str) -> Verdict:
+def judge_question(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
     """Limits are the answer's fault; a failing scorer leaves it undecided."""
     if isinstance(scorer, str):
         return Verdict("invalid", scorer)
     try:
         if question.scorer.reference == MATH.reference:
-            from harness.verification.algebra import equivalent
-            from harness.verification.equivalence import decide
+            from harness.verification.algebra import are_equivalent
+            from harness.verification.equivalence import decide_on_answer
 
-            score = decide(question.gold, question.answer, equivalent)
+            score = decide_on_answer(question.gold, question.answer, are_equivalent)
         else:
             score = scorer.score(question.gold, question.answer)
         if not isinstance(score.right, bool):
             return Verdict("invalid", "crash: neither right nor wrong")
-        return Verdict("right" if score.right else "wrong", str(score.reason)[:KEPT], digested(str(score.extracted)))
+        return Verdict(
+            "right" if score.right else "wrong", str(score.reason)[:KEPT], digest_if_long(str(score.extracted))
+        )
     except Undecided as error:
         return Verdict("invalid", f"undecided: {error}"[:KEPT])
     except MemoryError:

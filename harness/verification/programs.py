@@ -26,7 +26,7 @@ from typing import cast
 from harness.verification.compared import Step, is_as_expected, steps_of
 from harness.verification.processes import read_frame, write_frame
 from harness.verification.response import text_behind_thinking
-from harness.verification.scorer import Score, Scorer, Undecided, digested
+from harness.verification.scorer import Score, Scorer, Undecided, digest_if_long
 
 SANDBOX = Path(__file__).with_name("sandbox.py")
 CPU_SECONDS = 4
@@ -74,10 +74,10 @@ class Python(Scorer):
         program = program_in(text_behind_thinking(text))
         if not program:
             return Score(False, reason="missing")
-        why = run(program, gold)
+        why = run_program(program, gold)
         if why == KILLED:  # if it happens again, not by the machine's lack of memory
-            why = run(program, gold)
-        return Score(not why, digested(program), why)
+            why = run_program(program, gold)
+        return Score(not why, digest_if_long(program), why)
 
 
 def program_in(text: str) -> str:
@@ -87,7 +87,7 @@ def program_in(text: str) -> str:
     return (own[-1] if own else text).strip("\n").rstrip()
 
 
-def run(program: str, tests: str) -> str:
+def run_program(program: str, tests: str) -> str:
     """Why it fails, else empty. Raises Undecided where the sandbox fails before the program, or where tests that pass take too
     long when they run again."""
     steps = steps_of(tests)
@@ -117,19 +117,21 @@ def _run_steps(program: str, steps: list[Step]) -> str:
         except OSError as error:
             raise Undecided(f"no process: {error.strerror}") from None
         try:
-            return _watched(process, cast(FileIO, process.stdout), cast(FileIO, process.stdin), program, steps)
+            return _watch_program(process, cast(FileIO, process.stdout), cast(FileIO, process.stdin), program, steps)
         finally:
-            _end(process)
+            _kill_program(process)
 
 
-def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, steps: list[Step]) -> str:
+def _watch_program(
+    process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, steps: list[Step]
+) -> str:
     if read_frame(heard, START_SECONDS) != b"ready":
         raise Undecided("the sandbox does not start")
     try:
         write_frame(asking, program.encode("utf-8", "replace"))
         reply = read_frame(heard, WALL_SECONDS)
         if reply != b"ran":
-            return _ended(process, reply)
+            return _explain_end(process, reply)
         deadline = time.monotonic() + WALL_SECONDS
         for step in steps:
             write_frame(asking, (b"e" if step.compared else b"x") + step.source.encode("utf-8", "replace"))
@@ -138,17 +140,17 @@ def _watched(process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, pr
                 if not is_as_expected(step.expected, reply):
                     return _FAILED_COMPARISON
             elif reply != b"ran":
-                return _ended(process, reply)
+                return _explain_end(process, reply)
         # made only now: a "ran" that the program wrote ahead is no answer to it
         token = os.urandom(16).hex().encode()
         write_frame(asking, b"t" + token)
         reply = read_frame(heard, max(0.0, deadline - time.monotonic()))
     except BrokenPipeError:
-        return _ended(process, b"")
-    return "" if reply == token else _ended(process, reply)
+        return _explain_end(process, b"")
+    return "" if reply == token else _explain_end(process, reply)
 
 
-def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
+def _explain_end(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
     if reply is None:
         return "over-limit: time"
     if reply.startswith(b"failed "):
@@ -161,7 +163,7 @@ def _ended(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
     return known.get(status, f"failed: exit status {status}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill_program(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -22,10 +22,10 @@ from harness.verification.numerals import is_connective, is_label, read_phrase
 __all__ = [
     "THINKING_CLOSES",
     "THINKING_OPENS",
-    "boxed",
     "closing_brace",
     "last_box",
     "read_answer",
+    "read_box",
     "text_behind_thinking",
 ]
 
@@ -95,7 +95,7 @@ def closing_brace(text: str, start: int) -> int | None:
     return None
 
 
-def boxed(text: str, start: int) -> str | None:
+def read_box(text: str, start: int) -> str | None:
     """What a box that opens at `start` holds; None where its brace never closes."""
     return _read_box(text, start, start).content
 

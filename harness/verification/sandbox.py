@@ -46,38 +46,40 @@ def main() -> None:
         most = hard if allowed == resource.RLIM_INFINITY else min(hard, allowed)
         resource.setrlimit(limit, (min(soft, most), most))
     del sys.argv[1:]
-    _say(says, b"ready")
+    _write_message(says, b"ready")
     module = types.ModuleType("__main__")  # the program's own: that name must not lead to this file
     sys.modules["__main__"] = module
-    _run(says, _hear(asked), "answer", module.__dict__)
-    _say(says, b"ran")
+    _run_source(says, _read_message(asked), "answer", module.__dict__)
+    _write_message(says, b"ran")
     while True:
-        step = _hear(asked)
+        step = _read_message(asked)
         kind = step[:1]
         source = step[1:]
         if kind == b"t":
-            _say(says, source)
+            _write_message(says, source)
         elif kind == b"e":
-            _say(says, _run(says, source, "tests", module.__dict__, "eval"))
+            _write_message(says, _run_source(says, source, "tests", module.__dict__, "eval"))
         else:
-            _run(says, source, "tests", module.__dict__)
-            _say(says, b"ran")
+            _run_source(says, source, "tests", module.__dict__)
+            _write_message(says, b"ran")
 
 
-def _run(says: int, source: bytes, name: str, space: dict[str, object], mode: str = "exec") -> bytes:
+def _run_source(says: int, source: bytes, name: str, space: dict[str, object], mode: str = "exec") -> bytes:
     """The words for an expression's value, empty for statements."""
     try:
         code = compile(source, name, mode)
         if mode == "exec":
             exec(code, space)  # what this process is for; its limits are set before
             return b""
-        return json.dumps(_tell(eval(code, space))).encode()
+        return json.dumps(_describe_value(eval(code, space))).encode()
     except BaseException as error:
-        _say(says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40])
+        _write_message(
+            says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40]
+        )
         os._exit(0)
 
 
-def _tell(value: Any) -> list[object]:
+def _describe_value(value: Any) -> list[object]:
     """A value as its kind and plain data. A subclass's value is that of its base: its own comparisons do not count."""
     if value is None or value is ...:
         return ["None" if value is None else "...", None]
@@ -94,13 +96,13 @@ def _tell(value: Any) -> list[object]:
     if isinstance(value, bytes | bytearray):
         return ["bytes", value.hex()]
     if isinstance(value, list):
-        return ["list", [_tell(item) for item in list.__iter__(value)]]
+        return ["list", [_describe_value(item) for item in list.__iter__(value)]]
     if isinstance(value, tuple):
-        return ["tuple", [_tell(item) for item in tuple.__iter__(value)]]
+        return ["tuple", [_describe_value(item) for item in tuple.__iter__(value)]]
     if isinstance(value, _SETS):
-        return ["set", [_tell(item) for item in value]]
+        return ["set", [_describe_value(item) for item in value]]
     if isinstance(value, dict):
-        return ["dict", [[_tell(key), _tell(item)] for key, item in dict.items(value)]]
+        return ["dict", [[_describe_value(key), _describe_value(item)] for key, item in dict.items(value)]]
     if isinstance(value, fractions.Fraction):
         return ["fraction", [str(value.numerator), str(value.denominator)]]
     if isinstance(value, decimal.Decimal):
@@ -108,16 +110,16 @@ def _tell(value: Any) -> list[object]:
     return ["other", None]
 
 
-def _say(says: int, message: bytes) -> None:
+def _write_message(says: int, message: bytes) -> None:
     os.write(says, struct.pack("<I", len(message)) + message)
 
 
-def _hear(asked: int) -> bytes:
-    (size,) = struct.unpack("<I", _read(asked, 4))
-    return _read(asked, size)
+def _read_message(asked: int) -> bytes:
+    (size,) = struct.unpack("<I", _read_exactly(asked, 4))
+    return _read_exactly(asked, size)
 
 
-def _read(asked: int, size: int) -> bytes:
+def _read_exactly(asked: int, size: int) -> bytes:
     parts = b""
     while len(parts) < size:
         chunk = os.read(asked, size - len(parts))

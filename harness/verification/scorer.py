@@ -13,7 +13,18 @@ from harness.verification.response import read_answer
 from harness.verification.tolerance import without_tolerance
 from harness.verification.verdict import KEPT
 
-__all__ = ["MATH", "Called", "Math", "Same", "Score", "Scorer", "Undecided", "beginning", "digested", "unmatchable"]
+__all__ = [
+    "MATH",
+    "Called",
+    "Math",
+    "Same",
+    "Score",
+    "Scorer",
+    "Undecided",
+    "beginning_of",
+    "digest_if_long",
+    "explain_unmatchable",
+]
 
 Same = Callable[[str, str], bool]
 """Whether two read answers say the same."""
@@ -23,7 +34,7 @@ _DIGEST = 16  # bytes
 
 class Score(NamedTuple):
     """extracted: the answer read, by which votes tell answers apart; of a longer one than `verdict.KEPT` characters its
-    beginning is kept (`digested` keeps what tells it apart). reason: why it is wrong."""
+    beginning is kept (`digest_if_long` keeps what tells it apart). reason: why it is wrong."""
 
     right: bool
     extracted: str = ""
@@ -42,7 +53,7 @@ class Called(NamedTuple):
     wall_seconds: float
 
 
-def digested(answer: str) -> str:
+def digest_if_long(answer: str) -> str:
     """A read answer, short enough to be kept whole: of a longer one its beginning and a digest of all of it, so that two are
     the same only where all of their text is."""
     if len(answer) <= KEPT:
@@ -51,8 +62,8 @@ def digested(answer: str) -> str:
     return answer[: KEPT - len(mark)] + mark
 
 
-def beginning(extracted: str) -> str:
-    """What `digested` has kept of an answer's own text."""
+def beginning_of(extracted: str) -> str:
+    """What `digest_if_long` has kept of an answer's own text."""
     head, mark, digest = extracted.rpartition(_CUT)
     if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST:
         return head
@@ -70,7 +81,7 @@ _PROSE = 4  # words without a formula between them
 _UNESCAPED = re.compile(r"\n(?:eq?|u|abla|ot(?:in)?|eg|mid|leq|geq|parallel)(?![a-zA-Z])")
 
 
-def unmatchable(gold: str) -> str:
+def explain_unmatchable(gold: str) -> str:
     """Why no answer in mathematics can equal a gold, where its text alone tells: control characters, a placeholder, prose; else
     empty. Words within LaTeX are left to the verifier."""
     gold = gold.strip(" \n").rstrip()  # a leading form feed is half of `\\frac`
@@ -161,23 +172,23 @@ class Math(Scorer):
     examples = (("1/2", "so \\boxed{\\frac{1}{2}}", True), ("1/2", "so \\boxed{2}", False))
 
     def prepare(self) -> None:
-        from harness.verification.algebra import equivalent
+        from harness.verification.algebra import are_equivalent
 
         for gold, answer in _USUAL:  # builds the parser's tables, which every answer would build again
-            equivalent(gold, answer)
+            are_equivalent(gold, answer)
 
     def perfect(self, gold: str) -> str | None:
         return super().perfect(without_tolerance(gold))
 
     def fault(self, gold: str) -> str:
         """Told by the text, and by the verifier, which must find a perfect answer right."""
-        from harness.verification.equivalence import NeedsAlgebra, decide
+        from harness.verification.equivalence import NeedsAlgebra, decide_on_answer
 
-        why = unmatchable(gold)
+        why = explain_unmatchable(gold)
         if why:
             return why
         try:
-            right = decide(gold, read_answer(self.perfect(gold) or "")).right
+            right = decide_on_answer(gold, read_answer(self.perfect(gold) or "")).right
         except NeedsAlgebra:  # it is read
             return ""
         except Exception:  # whatever the gold makes the verifier raise, it would raise of every answer
@@ -185,16 +196,16 @@ class Math(Scorer):
         return "" if right else f"the answer {gold!r:.80} equals not even itself"
 
     def judge(self, text: str, gold: str) -> Score:
-        from harness.verification.algebra import equivalent
-        from harness.verification.equivalence import decide
+        from harness.verification.algebra import are_equivalent
+        from harness.verification.equivalence import decide_on_answer
 
-        return decide(gold, read_answer(text), equivalent)
+        return decide_on_answer(gold, read_answer(text), are_equivalent)
 
     def same(self, a: str, b: str) -> bool:
         """By exact arithmetic, without algebra. Answers too long to be kept whole are the same where all of their text is."""
         from harness.verification.equivalence import same_answer
 
-        if beginning(a) != a or beginning(b) != b:
+        if beginning_of(a) != a or beginning_of(b) != b:
             return a == b
         return same_answer(a, b)
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from harness.verification.notation import Items, compact, split_items
+from harness.verification.notation import Items, split_items, without_blanks
 
 __all__ = ["Congruence", "Interval", "RealSet", "read_congruence", "read_real_set"]
 
@@ -185,8 +185,8 @@ def _join_around_holes(real: RealSet) -> RealSet:
     current = first
     left.remove(first)
     while left:
-        end = compact(current.high)
-        following = next((i for i in left if compact(i.low) == end and not i.closed[0]), None)
+        end = without_blanks(current.high)
+        following = next((i for i in left if without_blanks(i.low) == end and not i.closed[0]), None)
         if following is None or current.closed[1]:
             return real
         left.remove(following)
@@ -226,7 +226,7 @@ def read_congruence(text: str) -> Congruence | None:
             return None
         parts.append(Congruence(match["name"] or "", tuple(residues.items), match["modulus"].strip()))
     names = {part.name for part in parts if part.name}
-    moduli = {compact(part.modulus) for part in parts}
+    moduli = {without_blanks(part.modulus) for part in parts}
     if len(names) > 1 or len(moduli) > 1:
         return None
     every = tuple(residue for part in parts for residue in part.residues)

@@ -7,11 +7,12 @@ from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 
-from harness.verification.expression import OverLimit, near, number, read, same_value
+from harness.verification.expression import OverLimit, read_expression
 from harness.verification.notation import split_items
 from harness.verification.numerals import is_label, parse_numeral, split_unit, without_adverb
+from harness.verification.values import are_near, same_value, value_without_symbols
 
-__all__ = ["has_qualifier", "name_of", "relation", "stated", "value_of_gold", "without_qualifier"]
+__all__ = ["has_qualifier", "name_of", "split_relation", "stated_spellings", "value_of_gold", "without_qualifier"]
 
 _LABEL = re.compile(r"\\text\s*\{(?P<words>[^{}]*)\}\s*(?P<mark>[:=]?)\s*(?=\S)")
 _SAYS_SO = re.compile(
@@ -39,7 +40,7 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 
 
 @lru_cache(maxsize=16_384)
-def stated(text: str) -> tuple[str, ...]:
+def stated_spellings(text: str) -> tuple[str, ...]:
     """Spellings of an answer's one value; else the text."""
     text = without_adverb(text)
     label = _LABEL.match(text)
@@ -48,7 +49,7 @@ def stated(text: str) -> tuple[str, ...]:
     member = _MEMBER.match(text)
     if member:
         return (text[member.end() :],)
-    sides, signs = relation(text)
+    sides, signs = split_relation(text)
     if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
         return (text,)
     split = split_items(text)
@@ -103,19 +104,19 @@ def is_name(text: str) -> bool:
     bare = _ARGUMENT.sub("", re.sub(r"\\text\s*\{([^{}]*)\}", lambda m: "" if is_label(m[1]) else m[0], text))
     if re.search(r"\d", bare) or ("\\text" in text and re.search(r"\\text\s*\{[^{}]*\}", bare)):
         return False
-    expression = read(text)
+    expression = read_expression(text)
     return expression is None or bool(expression.symbols) or text in ("e", "i")
 
 
 def name_of(item: str) -> str:
     """`x` in `x = 5`; else empty."""
-    sides, signs = relation(item)
+    sides, signs = split_relation(item)
     if signs == ["="] and is_name(sides[0]):
         return re.sub(r"\s", "", sides[0])
     return ""
 
 
-def relation(text: str) -> tuple[list[str], list[str]]:
+def split_relation(text: str) -> tuple[list[str], list[str]]:
     """Sides and signs at the outermost level."""
     sides = []
     signs = []
@@ -142,8 +143,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     (theirs, _) = split_unit(_without_words(right))
     if phrase.factor != 1:
         return False
-    first = read(ours)
-    last = read(theirs)
+    first = read_expression(ours)
+    last = read_expression(theirs)
     if first is None or last is None:
         return re.sub(r"\s", "", left) == re.sub(r"\s", "", right)
     if first.symbols or last.symbols:
@@ -151,13 +152,13 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
             with suppress(OverLimit):
                 return same_value(last, first) is True
         return last.symbols < first.symbols  # a formula before its value
-    value = number(first)
-    end = number(last)
+    value = value_without_symbols(first)
+    end = value_without_symbols(last)
     if value is None or end is None:
         return False
     places = parse_decimal(theirs)
     rounded = rounded and places is not None and parse_decimal(ours) is None
-    return near(value, end) or (rounded and near(value, end, Fraction(1, 2 * 10 ** (places or 0))))
+    return are_near(value, end) or (rounded and are_near(value, end, Fraction(1, 2 * 10 ** (places or 0))))
 
 
 _GROUPING = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -177,17 +178,17 @@ def _value_of_sum(text: str) -> Fraction | None:
     """Of prices or of numbers in groups of three that are added or subtracted, `$1,050 - $50`; None for another text."""
     if not (_CURRENCY.search(text) or _GROUPING.search(text)):
         return None
-    expression = read(_GROUPING.sub("", _CURRENCY.sub("", text)))
-    value = number(expression) if expression is not None else None
+    expression = read_expression(_GROUPING.sub("", _CURRENCY.sub("", text)))
+    value = value_without_symbols(expression) if expression is not None else None
     return value if isinstance(value, Fraction) else None
 
 
 def value_of_gold(gold: str) -> str:
     """An equation's right side where its left side only names it (`f(x)`, `x`, an area), else the whole gold."""
-    sides, signs = relation(gold)
+    sides, signs = split_relation(gold)
     if signs and signs[0] == "=" and not _is_one_name(sides[0], sides[-1]):
         return gold
-    return stated(gold)[0]
+    return stated_spellings(gold)[0]
 
 
 _ONE_NAME = re.compile(
@@ -200,7 +201,7 @@ def _is_one_name(left: str, right: str) -> bool:
     """Whether a left side is a single name; letters side by side name a segment where the right side is a number."""
     if not left or "\\text" in left or _ONE_NAME.fullmatch(left):
         return True
-    expression = read(right)
+    expression = read_expression(right)
     measured = expression is not None and not expression.symbols
     return (
         measured

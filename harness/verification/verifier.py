@@ -11,11 +11,11 @@ from typing import Self
 from msgspec.structs import replace
 
 from harness.errors import VerificationError
-from harness.limits import cores
-from harness.verification.equivalence import NeedsAlgebra, decide
-from harness.verification.processes import Pool, Question
+from harness.limits import count_cores
+from harness.verification.equivalence import NeedsAlgebra, decide_on_answer
+from harness.verification.processes import JudgedQuestion, WorkerPool
 from harness.verification.response import read_answer
-from harness.verification.scorer import MATH, Called, digested
+from harness.verification.scorer import MATH, Called, digest_if_long
 from harness.verification.verdict import Verdict
 
 __all__ = ["Verifier", "require_valid"]
@@ -30,7 +30,7 @@ class Verifier(AbstractContextManager["Verifier"]):
     default one per core."""
 
     def __init__(self, workers: int | None = None) -> None:
-        self._pool = Pool(workers or cores())
+        self._pool = WorkerPool(workers or count_cores())
         self._cache: dict[tuple[str, ...], Verdict] = {}
         self._scorer = MATH
 
@@ -43,40 +43,40 @@ class Verifier(AbstractContextManager["Verifier"]):
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
         """Of (gold, response), in order. Raises VerificationError where processes do not start."""
         verdicts = [self._at_once(gold, text) for gold, text in pairs]
-        waiting = list(dict.fromkeys(asked for asked in verdicts if isinstance(asked, Question)))
+        waiting = list(dict.fromkeys(asked for asked in verdicts if isinstance(asked, JudgedQuestion)))
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
         for question, verdict in decided.items():
             if self._judges_mathematics:
-                decided[question] = verdict = replace(verdict, extracted=digested(question.answer))
+                decided[question] = verdict = replace(verdict, extracted=digest_if_long(question.answer))
             if verdict.valid:
                 self._keep_verdict(question, verdict)
-        return [decided[asked] if isinstance(asked, Question) else asked for asked in verdicts]
+        return [decided[asked] if isinstance(asked, JudgedQuestion) else asked for asked in verdicts]
 
     @property
     def _judges_mathematics(self) -> bool:
         """Whether answers are read and decided here, not by a task's own scorer."""
         return self._scorer.reference == MATH.reference
 
-    def _at_once(self, gold: str, text: str | None) -> Verdict | Question:
+    def _at_once(self, gold: str, text: str | None) -> Verdict | JudgedQuestion:
         if not isinstance(text, str) or not text.strip():
             return Verdict("wrong", "missing")
         if len(text) > (MAX_TEXT if self._judges_mathematics else _LONGEST):
             return Verdict("wrong", "over-limit: text")
         answer = read_answer(text) if self._judges_mathematics else text.encode("utf-8", "replace").decode()
-        question = Question(gold, answer, self._scorer)
+        question = JudgedQuestion(gold, answer, self._scorer)
         verdict = self._cache.get(_cache_key(question))
         if verdict is not None:
             return verdict
         if not self._judges_mathematics:
             return question
         try:
-            score = decide(gold, answer)
+            score = decide_on_answer(gold, answer)
         except NeedsAlgebra:
             return question
         except Exception as error:  # a fault of our own rules is no verdict, and never the cell's end
-            return Verdict("invalid", f"crash: {type(error).__name__}", digested(answer))
+            return Verdict("invalid", f"crash: {type(error).__name__}", digest_if_long(answer))
         return self._keep_verdict(
-            question, Verdict("right" if score.right else "wrong", score.reason, digested(answer))
+            question, Verdict("right" if score.right else "wrong", score.reason, digest_if_long(answer))
         )
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Verifier(AbstractContextManager["Verifier"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep_verdict(self, question: Question, verdict: Verdict) -> Verdict:
+    def _keep_verdict(self, question: JudgedQuestion, verdict: Verdict) -> Verdict:
         """Keep a verdict for the next time the question is asked."""
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
@@ -94,7 +94,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         return verdict
 
 
-def _cache_key(question: Question) -> tuple[str, ...]:
+def _cache_key(question: JudgedQuestion) -> tuple[str, ...]:
     """What an earlier verdict is found by."""
     answer = question.answer.encode("utf-8", "backslashreplace")
     return question.scorer.reference, question.gold, blake2b(answer, digest_size=16).hexdigest()

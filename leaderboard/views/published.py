@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 import streamlit as st
 
-from harness.published import Publication, PublishedRow, load, names
+from harness.published import Publication, PublishedRow, load_publication, publication_names
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
@@ -52,7 +52,9 @@ def draw(store: Store | None, suite: str) -> None:
 
 def published() -> pd.DataFrame:
     """Rows with a baseline in their table: percent, points, our regime's name."""
-    return pd.DataFrame([row for name in names() for row in _gains(load(name))], columns=list(_COLUMNS))
+    return pd.DataFrame(
+        [row for name in publication_names() for row in _gains(load_publication(name))], columns=list(_COLUMNS)
+    )
 
 
 def _gains(paper: Publication) -> Iterator[tuple[object, ...]]:

@@ -10,12 +10,13 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
+from harness.store.finished import ShowRow
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Aggregate
 from harness.store.remarks import STRICT, TrainingMoment
 from harness.store.sentences import explain_verdicts, write_doubt, write_sentence, write_summary
 from harness.store.statistic import PERCENT, Statistic, select_columns
-from harness.store.table import MEAN, ShowRow
+from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling

@@ -12,15 +12,15 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from harness.learning.registry import RegimeInfo, listing
+from harness.learning.registry import RegimeInfo, list_regimes
 from harness.statistics import MARGIN
+from harness.store.finished import ShowRow
 from harness.store.kind_answers import name_setting
 from harness.store.pace_table import write_kappa, write_reach
 from harness.store.roles import RoleRow
 from harness.store.sentences import count_of, verdict_mark
 from harness.store.standing import KINDS
 from harness.store.statistic import POINTS, TIMES
-from harness.store.table import ShowRow
 from leaderboard.charts import SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
@@ -33,7 +33,7 @@ _NAME = "name"
 
 def draw(store: Store | None, suite: str) -> None:
     """Draw the regime of the address, else that which gains in most settings, else the first."""
-    infos = {info.name: info for info in listing()} if store is None else store.infos()
+    infos = {info.name: info for info in list_regimes()} if store is None else store.infos()
     names = list(infos)
     chosen = _choose_name(store, names)
     lines = [*_find_lines(store, chosen)] if store is not None else []

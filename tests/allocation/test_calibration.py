@@ -11,8 +11,8 @@ import pytest
 from running import harness
 
 from harness.allocation.calibration import measured_device, read_record
-from harness.allocation.cost_model import Device, device
-from harness.allocation.inventory import parse
+from harness.allocation.cost_model import Device, device_of
+from harness.allocation.inventory import parse_inventory
 from harness.errors import UsageError
 
 H100 = {"kind": "H100", "name": "NVIDIA H100 80GB HBM3", "memory": 85_520_809_984}
@@ -31,16 +31,18 @@ def planned(inventory: str, *options: object, suite: str = "cross_family") -> di
 
 
 def test_measured_figures_replace_the_priors_and_the_others_stay(tmp_path: Path) -> None:
-    measured = measured_device(record(tmp_path, train=1e14, layer=2e-4, context=3 * 10**9), parse("8xH100-80G"), "CORE")
-    assert measured == replace(device("H100"), train=1e14, layer=2e-4, context=3 * 10**9)
-    assert measured_device(record(tmp_path), parse("8xH100-80G"), "CORE") == device("H100")
+    measured = measured_device(
+        record(tmp_path, train=1e14, layer=2e-4, context=3 * 10**9), parse_inventory("8xH100-80G"), "CORE"
+    )
+    assert measured == replace(device_of("H100"), train=1e14, layer=2e-4, context=3 * 10**9)
+    assert measured_device(record(tmp_path), parse_inventory("8xH100-80G"), "CORE") == device_of("H100")
     core = record(tmp_path, {**H100, "kind": "CORE"}, read=5e9)
-    assert measured_device(core, parse("4cpu-24G"), "CORE") == replace(device("CORE"), read=5e9)
+    assert measured_device(core, parse_inventory("4cpu-24G"), "CORE") == replace(device_of("CORE"), read=5e9)
 
 
 def test_a_plan_by_a_slower_cards_record_takes_longer_and_leaves_less(tmp_path: Path) -> None:
     plain = planned("8xH100-80G")
-    slow = record(tmp_path, train=device("H100").train / 3)
+    slow = record(tmp_path, train=device_of("H100").train / 3)
     assert (
         planned("8xH100-80G", "--calibration", slow)["predicted"]["wall_seconds"]
         > 1.2 * plain["predicted"]["wall_seconds"]
@@ -137,15 +139,15 @@ def test_no_file_and_no_regular_file(tmp_path: Path) -> None:
 
 
 def test_a_gpu_and_a_core_differ_by_their_priors() -> None:
-    assert device("H100-80G") == Device(0.35 * 989e12, 0.45 * 989e12, 0.6 * 3.35e12)
-    assert not device("CORE").gpu
-    assert device("A10G") == device("A10") != device("L4")
-    assert device("A1000") == device("L40") == device("T400") == device("no such card")
-    assert device("logical").context == 0 < device("no such card").context
+    assert device_of("H100-80G") == Device(0.35 * 989e12, 0.45 * 989e12, 0.6 * 3.35e12)
+    assert not device_of("CORE").gpu
+    assert device_of("A10G") == device_of("A10") != device_of("L4")
+    assert device_of("A1000") == device_of("L40") == device_of("T400") == device_of("no such card")
+    assert device_of("logical").context == 0 < device_of("no such card").context
 
 
 def test_contributed_records_are_of_the_cards_that_name_them() -> None:
     files = sorted((Path(__file__).parents[2] / "results" / "hardware").glob("*.json"))
     assert files
     for file in files:
-        measured_device(file, parse(f"1x{file.stem}G"), "CORE")
+        measured_device(file, parse_inventory(f"1x{file.stem}G"), "CORE")

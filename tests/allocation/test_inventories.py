@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.allocation.cost_model import SHEETS, USABLE, CellDemand, PolicyDemand, Workload
-from harness.allocation.inventory import Inventory, capacity, parse, place
-from harness.allocation.planner import KindPlan, Plan, describe, plan_cells, plan_workers
+from harness.allocation.inventory import Inventory, capacity_of, parse_inventory, place_bundles
+from harness.allocation.plan_text import describe_plan
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import ModelShape, load_shape
 from harness.session.suite.demand import demand_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 
 GB = 10**9
 MODELS = ("Qwen3-0.6B", "Llama-3.2-1B", "Qwen3-1.7B", "Llama-3.2-3B", "Qwen3-4B-Base", "Qwen3-8B")
@@ -43,7 +44,7 @@ class Machine:
     ram: int
 
     def inventory(self) -> Inventory:
-        return parse(f"{self.nodes}x{self.gpus}x{self.card}-{self.memory}G+{16 * self.gpus}cpu-{self.ram}G")
+        return parse_inventory(f"{self.nodes}x{self.gpus}x{self.card}-{self.memory}G+{16 * self.gpus}cpu-{self.ram}G")
 
 
 machines = st.builds(
@@ -140,7 +141,7 @@ def test_what_is_planned_fits(machine: Machine, asked: list[tuple[CellDemand, in
         return
     for kind in plan.kinds:
         assert kind.layout is not None
-        placed = place(kind.bundles, capacity(inventory))
+        placed = place_bundles(kind.bundles, capacity_of(inventory))
         assert placed is not None
         assert all(left.memory >= 0 and left.gpus >= 0 for left in placed[0].values())
         for policy in kind.layout.policies:
@@ -175,8 +176,8 @@ def test_cells_of_unlike_sizes_are_summed_when_they_really_run_together() -> Non
     large, small = (
         KindPlan(name, 1, seconds, parse_bundle(size)) for name, seconds, size in (("a", 1.0, 9), ("b", 2.0, 2))
     )
-    assert plan_workers(2, [large, small], parse("2cpu-64G")).predicted.memory_bytes == 11 * GB
-    assert plan_workers(2, [large, small], parse("1cpu-64G")).predicted.memory_bytes == 9 * GB
+    assert plan_workers(2, [large, small], parse_inventory("2cpu-64G")).predicted.memory_bytes == 11 * GB
+    assert plan_workers(2, [large, small], parse_inventory("1cpu-64G")).predicted.memory_bytes == 9 * GB
 
 
 def parse_bundle(gigabytes: int):  # type: ignore[no-untyped-def]
@@ -186,7 +187,7 @@ def parse_bundle(gigabytes: int):  # type: ignore[no-untyped-def]
 
 
 def hetero_size() -> dict[str, tuple[CellDemand, int]]:
-    prepared = prepare("hetero_size", Path("nowhere"))
+    prepared = prepare_named("hetero_size", Path("nowhere"))
     of_kind = {cell.kind: cell for cell in prepared.every}
     return {kind: (demand_of(cell, prepared.resolved), 3) for kind, cell in of_kind.items()}
 
@@ -196,7 +197,7 @@ def test_a_suite_of_unlike_sizes_is_planned_on_each_memory_and_never_slower_on_m
     """Where the host's RAM is what lacks, ways that take less of it are planned."""
     asked, before = hetero_size(), float("inf")
     for memory in (64, 80, 96, 120, 141):
-        plan = plan_cells(42, asked, parse(f"8x{card}-{memory}G"))
+        plan = plan_cells(42, asked, parse_inventory(f"8x{card}-{memory}G"))
         assert plan.feasible, plan.shortfall
         assert plan.predicted.wall_seconds <= before
         before = plan.predicted.wall_seconds
@@ -206,7 +207,7 @@ def test_a_suite_of_unlike_sizes_is_planned_on_each_memory_and_never_slower_on_m
 
 
 def test_a_total_is_told_in_parts() -> None:
-    text = describe(plan_cells(42, hetero_size(), parse("8xA100-80G")))
+    text = describe_plan(plan_cells(42, hetero_size(), parse_inventory("8xA100-80G")))
     for line in text.splitlines():
         when, _, parts = line.strip().partition(": ")
         if when.startswith(("always", "in training", "in rollouts", "in a weight sync")):
@@ -218,6 +219,6 @@ def test_a_total_is_told_in_parts() -> None:
 
 def test_too_little_ram_is_told_by_the_way_that_takes_least() -> None:
     asked = hetero_size()
-    short = plan_cells(42, asked, parse("8xA100-80G+128cpu-100G"))
+    short = plan_cells(42, asked, parse_inventory("8xA100-80G+128cpu-100G"))
     assert not short.feasible
     assert "of RAM where there are 100.0 GB" in str(short.shortfall)

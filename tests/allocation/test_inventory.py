@@ -7,16 +7,16 @@ import pytest
 from harness.allocation.inventory import (
     Bundle,
     Card,
-    capacity,
+    capacity_of,
+    explain_shortage,
     from_ray,
     gpu_kind,
     has_bf16,
-    local,
-    missing,
-    parse,
-    visible,
+    inventory_of_machine,
+    list_visible_gpus,
+    parse_inventory,
 )
-from harness.allocation.inventory import place as placed
+from harness.allocation.inventory import place_bundles as placed
 from harness.errors import UsageError
 
 GB = 10**9
@@ -34,7 +34,7 @@ GB = 10**9
     ],
 )  # fmt: skip
 def test_stated(text, nodes):
-    assert [(n.gpus, n.gpu_memory, n.gpu_kind, n.cores, n.memory) for n in parse(text).nodes] == nodes
+    assert [(n.gpus, n.gpu_memory, n.gpu_kind, n.cores, n.memory) for n in parse_inventory(text).nodes] == nodes
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_stated(text, nodes):
 )  # fmt: skip
 def test_nonsense_is_refused_in_one_line(text):
     with pytest.raises(UsageError) as caught:
-        parse(text)
+        parse_inventory(text)
     assert str(caught.value).startswith("inventory `")
 
 
@@ -84,8 +84,8 @@ def test_the_variable_is_read_as_cuda_reads_it(nvidia_smi, monkeypatch, chosen, 
     nvidia_smi(8)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-    assert [card.name for card in visible()] == names
-    (node,) = local().nodes
+    assert [card.name for card in list_visible_gpus()] == names
+    (node,) = inventory_of_machine().nodes
     assert (node.gpus, node.gpu_memory, node.gpu_kind) == ((len(names), 81559 * 2**20, "H100") if names else (0, 0, ""))
     assert node.cores >= 1 and 10**8 < node.memory < 10**14  # noqa: PT018
 
@@ -100,15 +100,15 @@ def test_a_control_group_s_limits_are_the_machine_s(tmp_path, monkeypatch):
     (job.parent / "memory.stat").write_text("anon 5000\ninactive_file 2000\n")
     monkeypatch.setattr("harness.limits.GROUPS", tmp_path)
     monkeypatch.setattr("harness.limits.GROUP", tmp_path / "own")
-    assert (local().nodes[0].cores, local().nodes[0].memory) == (1, 3000)
+    assert (inventory_of_machine().nodes[0].cores, inventory_of_machine().nodes[0].memory) == (1, 3000)
 
 
 def test_parts_of_a_gpu_are_devices(nvidia_smi, monkeypatch):
     nvidia_smi(2, "NVIDIA A100-SXM4-40GB", 40960, ("3g.20gb", "1c.2g.10gb", "1g.10gb+me"))
-    assert visible()[2:4] == [Card("MIG-0a2", "A100", 10 * GB), Card("MIG-1a0", "A100", 20 * GB)]
+    assert list_visible_gpus()[2:4] == [Card("MIG-0a2", "A100", 10 * GB), Card("MIG-1a0", "A100", 20 * GB)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1a0,MIG-0a1")
-    assert [(c.name, c.memory) for c in visible()] == [("MIG-1a0", 20 * GB), ("MIG-0a1", 10 * GB)]
-    assert local().nodes[0].gpu_memory == 10 * GB
+    assert [(c.name, c.memory) for c in list_visible_gpus()] == [("MIG-1a0", 20 * GB), ("MIG-0a1", 10 * GB)]
+    assert inventory_of_machine().nodes[0].gpu_memory == 10 * GB
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_parts_of_a_gpu_are_devices(nvidia_smi, monkeypatch):
 def test_a_driver_that_says_nothing_of_use(nvidia_smi, monkeypatch, says):
     (nvidia_smi(1) / "nvidia-smi").write_text(f"#!/bin/sh\n{says.replace('sleep', 'exec sleep')}\n")
     monkeypatch.setattr("harness.allocation.inventory.ANSWER_SECONDS", 0.5)
-    assert visible() == []
+    assert list_visible_gpus() == []
     monkeypatch.setenv("PATH", "")
-    assert visible() == []
+    assert list_visible_gpus() == []
 
 
 @pytest.mark.parametrize(
@@ -161,4 +161,4 @@ def test_bundles_are_packed_closely():
     ],
 )  # fmt: skip
 def test_shortfalls_in_words(bundles, words):
-    assert missing(bundles, capacity(parse("2x8xH100-80G+64cpu-512G"))) == words
+    assert explain_shortage(bundles, capacity_of(parse_inventory("2x8xH100-80G+64cpu-512G"))) == words

@@ -11,8 +11,8 @@ import torch
 import yaml
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.allocation.meta import measure
-from harness.allocation.shapes import Attention, load_config, load_shape, shape_from_config, shipped
+from harness.allocation.meta import measure_shape
+from harness.allocation.shapes import Attention, load_config, load_shape, shape_from_config, shipped_configs
 from harness.engines.embedded.families import FAMILIES, build_tokenizer
 from harness.errors import UsageError
 
@@ -52,21 +52,21 @@ def test_a_token_takes_some_experts_and_many_tokens_read_all() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_micro_shapes_are_those_of_the_families(family: str) -> None:
     config = FAMILIES[family].configure(len(build_tokenizer(family)))
-    assert measure(family, config.to_dict()) == load_shape(f"micro/{family}")
+    assert measure_shape(family, config.to_dict()) == load_shape(f"micro/{family}")
 
 
 @pytest.mark.slow_but("Qwen3-1.7B-Base", "SmolLM2-360M-Instruct")
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(shipped_configs()))
 def test_shipped_configs(name: str) -> None:
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shipped()[name]))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shipped_configs()[name]))
     shape = load_shape(f"somebody/{name}")
     assert shape.parameters == sum(p.numel() for p in model.parameters())
-    assert shape == measure(name, shipped()[name])
+    assert shape == measure_shape(name, shipped_configs()[name])
 
 
 def test_folder_and_hub_cache_come_before_the_table(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    small = shipped()["Qwen3-0.6B"]
+    small = shipped_configs()["Qwen3-0.6B"]
     (tmp_path / "Qwen3-4B").mkdir()
     (tmp_path / "Qwen3-4B" / "config.json").write_text(json.dumps(small))
     assert load_config(str(tmp_path / "Qwen3-4B")) == small

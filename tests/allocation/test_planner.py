@@ -9,10 +9,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from harness.allocation.cell_layout import CellLayout, cell_layout
 from harness.allocation.cost_model import CONTEXT_BYTES, USABLE, CellDemand, PolicyDemand, Workload
-from harness.allocation.inventory import Bundle, Inventory, parse
-from harness.allocation.layout import CellLayout, Gpu, cell_layout, host_bytes, least_gpus, policy_layout
-from harness.allocation.planner import KindPlan, Plan, describe, plan_cells, plan_workers
+from harness.allocation.inventory import Bundle, Inventory, parse_inventory
+from harness.allocation.layout import Gpu, host_bytes, least_gpus, policy_layout
+from harness.allocation.plan_text import describe_plan
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape
 
 WORK = Workload(57, 128, 1024, 4096, 5120, evaluated=20_000, evaluation_tokens=4096)
@@ -39,7 +41,9 @@ PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
 
 def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan:
     kinds = {f"kind{i}": (one, 1) for i, one in enumerate(cells)}
-    made = plan_cells(len(cells), kinds, parse(inventory) if isinstance(inventory, str) else inventory, **more)  # type: ignore[arg-type]  # mixed
+    made = plan_cells(
+        len(cells), kinds, parse_inventory(inventory) if isinstance(inventory, str) else inventory, **more
+    )  # type: ignore[arg-type]  # mixed
     for kind in made.kinds:
         assert kind.layout is not None
         assert sum(b.gpus for b in kind.bundles) == kind.layout.gpus
@@ -59,7 +63,7 @@ def test_a_pair_on_eight_gpus() -> None:
     made = plan("8xH100-80G", PAIR)
     assert (made.feasible, made.resources.gpus_used) == (True, 8)
     assert made.predicted.gpu_seconds == pytest.approx(8 * made.predicted.wall_seconds)
-    text = describe(made)
+    text = describe_plan(made)
     for words in ("colocated on 8 GPUs", "ZeRO", "KV cache", "optimiser", "of 80.0 GB per GPU", "GPU-hours"):
         assert words in text
     host = "1 cell on 8 of 8 GPUs, 8 of 128 cores, {} GB, GPUs included"  # more than the inventory's main memory
@@ -97,7 +101,7 @@ def test_one_gpu_is_too_little_and_the_shortfall_is_exact() -> None:
 
 
 def test_a_machine_without_gpus_is_told_so_in_one_line() -> None:
-    (line,) = (line for line in describe(plan("4cpu-24G", PAIR)).splitlines() if "does not fit" in line)
+    (line,) = (line for line in describe_plan(plan("4cpu-24G", PAIR)).splitlines() if "does not fit" in line)
     assert "per GPU, and here are none: 4 cores take their place" in line
     assert line.endswith("(and 1 more: `harness plan --json` has all)")
     tiny = plan("4cpu-240G", cell("Qwen3-0.6B", work=Workload(1, 2, 16, 16, 32)))
@@ -121,11 +125,11 @@ def test_cards_without_bf16_are_refused_when_the_plan_is_made() -> None:
         False, "V100 multiplies no bf16: engine_options.dtype=fp32 does without",
     )  # fmt: skip
     assert plan("2xV100-32G", halves(precision="fp32")).feasible
-    v100, a100 = parse("2x8xV100-32G").nodes[0], parse("2x2xA100-80G").nodes[1]
+    v100, a100 = parse_inventory("2x8xV100-32G").nodes[0], parse_inventory("2x2xA100-80G").nodes[1]
     assert [node.gpu_kind for node in plan(Inventory((v100, a100)), halves()).resources.nodes] == ["A100"]
     for half in (True, False):
         work = [workers("a", 1, 1.0, 10**9, 10**9)]
-        assert plan_workers(1, work, parse("1xT4-16G"), half=half).feasible != half
+        assert plan_workers(1, work, parse_inventory("1xT4-16G"), half=half).feasible != half
 
 
 @pytest.mark.parametrize("inventory", ["1xA100-40G", "1xRTX4090-24G"])
@@ -226,7 +230,7 @@ def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> 
     ],
 )
 def test_a_cut_that_fits_the_nodes_is_found(inventory: str, models: Sequence[str], count: int) -> None:
-    made = plan_cells(count, {"kind": (cell(*models), count)}, parse(inventory))
+    made = plan_cells(count, {"kind": (cell(*models), count)}, parse_inventory(inventory))
     assert made.feasible, made.shortfall
 
 
@@ -252,15 +256,15 @@ def test_a_large_suite_is_planned_near_its_bound() -> None:
 
 def test_workers_on_cores() -> None:
     jobs, bases = [workers("g/independent", 10, 30.0, 9 * 10**8)], [workers("base", 2, 90.0, 9 * 10**8)]
-    made = plan_workers(15, jobs, parse("4cpu-24G"), bases)
+    made = plan_workers(15, jobs, parse_inventory("4cpu-24G"), bases)
     assert (made.cells, made.pending, made.resources.workers) == (15, 10, 4)
     assert made.predicted == msgspec.convert(
         {"cpu_seconds": 480, "wall_seconds": 90 + 3 * 30, "memory_bytes": 4 * 9 * 10**8, "wall_bound": 90 + 75},
         type(made.predicted),
     )
-    assert plan_workers(15, jobs, parse("4cpu-24G"), workers=2).predicted.wall_seconds == 150
-    assert plan_workers(15, jobs, parse("4cpu-2G")).resources.workers == 2
-    small = plan_workers(1, jobs, parse("4cpu-0.5G"))
+    assert plan_workers(15, jobs, parse_inventory("4cpu-24G"), workers=2).predicted.wall_seconds == 150
+    assert plan_workers(15, jobs, parse_inventory("4cpu-2G")).resources.workers == 2
+    small = plan_workers(1, jobs, parse_inventory("4cpu-0.5G"))
     words = "g/independent needs 0.9 GB of RAM on one node where the largest has 0.5 GB: 0.4 GB short"
     assert (small.feasible, small.shortfall) == (False, words)
 
@@ -268,11 +272,11 @@ def test_workers_on_cores() -> None:
 def test_jobs_are_processes_however_many_cores_each_has() -> None:
     large, little = workers("large", 4, 100.0, 1 << 30, cores=2), workers("small", 9, 10.0, 1 << 30)
     for inventory, most, expected in (("4cpu-32G", None, (2, 4, 200.0)), ("8cpu-32G", 1, (1, 2, 400.0))):
-        planned = plan_workers(4, [large], parse(inventory), workers=most)
+        planned = plan_workers(4, [large], parse_inventory(inventory), workers=most)
         resources = planned.resources
         assert (resources.workers, resources.cores_used, planned.predicted.wall_seconds) == expected
         assert planned.predicted.cpu_seconds == 800.0
-    assert plan_workers(13, [large, little], parse("8cpu-32G"), workers=2).resources.workers == 2
+    assert plan_workers(13, [large, little], parse_inventory("8cpu-32G"), workers=2).resources.workers == 2
 
 
 @pytest.mark.parametrize(
@@ -281,17 +285,17 @@ def test_jobs_are_processes_however_many_cores_each_has() -> None:
      (10**9, 0.4, "2xH100-80G", 4, 2, 90), (60 * 10**9, 0.1, "1xH100-80G", 1, 1, 360)],
 )  # fmt: skip
 def test_workers_share_gpus_by_memory_and_by_time(size, busy, inventory, together, shared, seconds) -> None:  # type: ignore[no-untyped-def]
-    made = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse(inventory), busy=busy)
+    made = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, size)], parse_inventory(inventory), busy=busy)
     assert (made.resources.workers, made.resources.shared, made.predicted.wall_seconds) == (
         together,
         shared,
         seconds,
     )
     assert made.predicted.gpu_seconds == 360 / shared
-    alone = plan_workers(1, [workers("g/independent", 1, 30.0, 10**9, size)], parse(inventory), busy=busy)
+    alone = plan_workers(1, [workers("g/independent", 1, 30.0, 10**9, size)], parse_inventory(inventory), busy=busy)
     assert alone.predicted.gpu_seconds == 30, "a GPU with room for others is taken all the same"
-    assert describe(alone).count(", 30 s of GPU\n") == 1
-    small = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, 60 * 10**9)], parse("1xRTX4090-24G"))
+    assert describe_plan(alone).count(", 30 s of GPU\n") == 1
+    small = plan_workers(12, [workers("g/independent", 12, 30.0, 10**9, 60 * 10**9)], parse_inventory("1xRTX4090-24G"))
     assert "60.0 GB per GPU where the largest has 22.8 GB: 37.2 GB short" in str(small.shortfall)
 
 
@@ -302,4 +306,4 @@ def test_fields_that_other_programs_rely_on(inventory: str) -> None:
         document
     )
     assert {"cpu_seconds", "gpu_seconds", "wall_seconds", "memory_bytes"} <= set(document["predicted"])
-    assert plan_cells(2, {}, parse(inventory)).feasible, "nothing to do fits everywhere"
+    assert plan_cells(2, {}, parse_inventory(inventory)).feasible, "nothing to do fits everywhere"

@@ -8,21 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.allocation import layout
-from harness.allocation.inventory import Bundle, capacity, parse, place
-from harness.allocation.planner import Request, Scheduler, timetable
+from harness.allocation import cell_layout, layout
+from harness.allocation.inventory import Bundle, capacity_of, parse_inventory, place_bundles
+from harness.allocation.scheduler import JobRequest, Scheduler, play_schedule
 
 GB = 10**9
-FOUR = parse("4xH100-80G")
+FOUR = parse_inventory("4xH100-80G")
 bundles = st.lists(st.builds(Bundle, st.integers(0, 4), st.integers(1, 8), st.integers(0, 64).map(lambda n: n * GB)),
                    min_size=1, max_size=5)  # fmt: skip
 
 
 @given(batch=st.lists(st.tuples(bundles, st.floats(1, 100)), max_size=12), seed=st.randoms())
 def test_a_finite_batch_is_run_to_its_end(batch, seed):
-    inventory = parse("3x4xH100-80G+8cpu-64G")
-    whole = capacity(inventory)
-    jobs = [Request(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place(own, whole)]
+    inventory = parse_inventory("3x4xH100-80G+8cpu-64G")
+    whole = capacity_of(inventory)
+    jobs = [
+        JobRequest(str(i), tuple(own), seconds) for i, (own, seconds) in enumerate(batch) if place_bundles(own, whole)
+    ]
     scheduler, waiting, running = Scheduler(inventory), {job.key: job for job in jobs}, list[str]()
     started = scheduler.submit(jobs[::2]) + scheduler.submit(jobs[1::2])
     while started or running:
@@ -35,7 +37,7 @@ def test_a_finite_batch_is_run_to_its_end(batch, seed):
                 used[node] = used[node].plus(bundle)
         assert {name: left.plus(used[name]) for name, left in scheduler.free.items()} == whole
         assert min(min(b.gpus, b.cores, b.memory) for b in scheduler.free.values()) >= 0
-        assert not any(place(job.bundles, scheduler.free) for job in waiting.values())
+        assert not any(place_bundles(job.bundles, scheduler.free) for job in waiting.values())
         started = scheduler.end(running.pop(seed.randrange(len(running))))
     assert not waiting
     assert scheduler.free == whole
@@ -43,7 +45,7 @@ def test_a_finite_batch_is_run_to_its_end(batch, seed):
 
 def test_of_what_fits_the_widest_and_longest_start_first():
     gpu = Bundle(1, 1)
-    jobs = [Request("quick", (gpu,), 1.0), Request("slow", (gpu,), 9.0), Request("wide", (gpu,) * 3, 1.0)]
+    jobs = [JobRequest("quick", (gpu,), 1.0), JobRequest("slow", (gpu,), 9.0), JobRequest("wide", (gpu,) * 3, 1.0)]
     scheduler = Scheduler(FOUR)
     assert scheduler.submit(jobs) == ["wide", "slow"]
     assert scheduler.end("retried beside the schedule") == []
@@ -53,8 +55,8 @@ def test_of_what_fits_the_widest_and_longest_start_first():
 def test_a_turn_comes_before_width_and_length():
     """The run's order: what a comparison needs first; a job that does not fit is passed by those behind it."""
     gpu = Bundle(1, 1)
-    wide = Request("wide", (gpu,) * 4, 9.0, turn=1)
-    jobs = [Request("last", (gpu,), 99.0, turn=2), wide, Request("first", (gpu,), 1.0, turn=0)]
+    wide = JobRequest("wide", (gpu,) * 4, 9.0, turn=1)
+    jobs = [JobRequest("last", (gpu,), 99.0, turn=2), wide, JobRequest("first", (gpu,), 1.0, turn=0)]
     assert Scheduler(FOUR).submit(jobs) == ["first", "last"]
     scheduler = Scheduler(FOUR, most=1)
     assert scheduler.submit(jobs) == ["first"]
@@ -64,9 +66,11 @@ def test_a_turn_comes_before_width_and_length():
 def test_a_timetable_is_what_a_run_takes():
     """Every number true, 21: a plan plays the scheduler that the driver runs."""
     three = (Bundle(1, 1, GB),) * 3
-    table = timetable([Request("a", three, 10.0), Request("b", three, 20.0), Request("c", three[:1], 5.0)], FOUR)
+    table = play_schedule(
+        [JobRequest("a", three, 10.0), JobRequest("b", three, 20.0), JobRequest("c", three[:1], 5.0)], FOUR
+    )
     assert table == (30.0, 23.75, 95.0, 95.0, 2, 4, 4, 4 * GB)
-    assert timetable([], FOUR).seconds == 0
+    assert play_schedule([], FOUR).seconds == 0
 
 
 @given(
@@ -91,7 +95,7 @@ def test_no_division_makes_a_cell_shorter(works, least, rests, useful, gpus, ram
 
     options = [list(ways(i)) for i in range(len(works))]
     possible = [places for places in product(*options) if fits(places, gpus, ram)]
-    chosen = layout.fastest_together(options, steps, gpus, ram)
+    chosen = cell_layout.fastest_together(options, steps, gpus, ram)
     if not possible:
         assert not chosen
         return

@@ -17,12 +17,12 @@ from harness.allocation.cost_model import (
     PolicyDemand,
     Workload,
     checkpoint_bytes,
-    device,
+    device_of,
     kv_cache_bytes,
     trainer_states,
 )
 from harness.allocation.layout import activation_bytes, measuring_bytes, working_bytes
-from harness.allocation.shapes import chosen, load_shape, shape_from_config
+from harness.allocation.shapes import load_shape, precision_of_config, shape_from_config
 from harness.engines.embedded import account, sizes
 from harness.engines.embedded.account import process_memory
 
@@ -189,8 +189,8 @@ def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
 def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     """18 bytes a parameter in bf16; 2,560 positions of a vocabulary of 262,144 are 2.7 GB in fp32, and are never all there."""
     shape = load_shape("google/gemma-3-270m")
-    assert chosen({"dtype": "bfloat16"}) == chosen({"torch_dtype": "torch.float16"}) == "bf16"
-    assert chosen({"dtype": "float32"}) == chosen({}) == "fp32"
+    assert precision_of_config({"dtype": "bfloat16"}) == precision_of_config({"torch_dtype": "torch.float16"}) == "bf16"
+    assert precision_of_config({"dtype": "float32"}) == precision_of_config({}) == "fp32"
     cells = [CellDemand((PolicyDemand("a", shape, 8, p),), Workload(2, 8, 20, 40, 60)) for p in ("bf16", "fp32")]  # type: ignore[arg-type]
     half, full = map(process_memory, cells)
     assert (half.states, full.states) == (18 * shape.parameters, 16 * shape.parameters)
@@ -199,8 +199,8 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     asked = (replace(cells[0].workload, evaluated=n, evaluation_tokens=40) for n in (0, 1000, 1024, 5000))
     step, some, full_call, many = (process_memory(replace(cells[0], workload=one)).activations for one in asked)
     assert step < 1000 * 16 * shape.vocab < some < full_call == many  # evaluation asks more at once than a step
-    assert [account.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
+    assert [account.cores_for_cell(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
     small = CellDemand((PolicyDemand("a", load_shape("micro/llama"), 8),), cells[0].workload)
-    assert account.cores(small, 64) == 1
-    faster, slower = (account.phases(cell, device("CORE")).train for cell in cells)
+    assert account.cores_for_cell(small, 64) == 1
+    faster, slower = (account.seconds_by_phase(cell, device_of("CORE")).train for cell in cells)
     assert slower == pytest.approx(account.BF16_GAIN * faster, rel=0.1)

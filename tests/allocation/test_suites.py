@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from harness.allocation.cost_model import CellDemand, Lengths
-from harness.allocation.inventory import parse
+from harness.allocation.inventory import parse_inventory
 from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import Disk, plan_cells
 from harness.session.suite.demand import demand_of
 from harness.session.suite.disk import cell_disk
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.suite.cells import Cell
-from harness.suite.load import load, shipped
+from harness.suite.load import load_suite, shipped_suites
 
 
 class Cells(dict[str, Cell]):
     """The first cell of each kind of a suite, with what it asks for."""
 
     def __init__(self, name: str, *overrides: str) -> None:
-        prepared = prepare(name, Path("nowhere"), overrides=("evaluation.limit=100", *overrides))
+        prepared = prepare_named(name, Path("nowhere"), overrides=("evaluation.limit=100", *overrides))
         super().__init__({cell.kind: cell for cell in reversed(prepared.every)})
         self.resolved = prepared.resolved
 
@@ -61,7 +61,7 @@ def test_what_a_regimes_declarations_imply() -> None:
     }  # fmt: skip
 
 
-GPU_SUITES = sorted(n for n in shipped() if n != "bandit" and load(n).engine == "openrlhf")
+GPU_SUITES = sorted(n for n in shipped_suites() if n != "bandit" and load_suite(n).engine == "openrlhf")
 
 
 @pytest.mark.parametrize("name", GPU_SUITES)
@@ -70,7 +70,9 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
     """24.1: memory is for the lengths that each side has: trainers hold what is trained on, rollout engines what evaluation asks
     too; a prior for a prompt limits nobody."""
     cells = Cells(name)
-    plan = plan_cells(len(cells), {kind: (cells.demand(kind), 1) for kind in cells}, parse(f"{gpus}xH100-80G"))
+    plan = plan_cells(
+        len(cells), {kind: (cells.demand(kind), 1) for kind in cells}, parse_inventory(f"{gpus}xH100-80G")
+    )
     assert plan.feasible, plan.shortfall
     for kind in plan.kinds:
         asked = cells.demand(kind.kind)

@@ -12,12 +12,12 @@ import pytest
 from harness.bandit import (
     Bandit,
     Fact,
-    _point,
     enumerate_outcomes,
     every_choice,
-    facts,
     gradient_variance,
+    list_facts,
     mean_gradient,
+    measure_point,
 )
 from harness.experience.records import Record
 from harness.learning.registry import build
@@ -155,7 +155,7 @@ def test_what_facts_are_predicted_from(bandit):
 
 @pytest.mark.slow_but("pair")
 def test_every_fact_holds_and_a_false_one_would_not(bandit):
-    checks = facts(replace(bandit, rollouts=2))
+    checks = list_facts(replace(bandit, rollouts=2))
     known = {
         "independent",
         "naive",
@@ -180,7 +180,7 @@ def test_every_fact_holds_and_a_false_one_would_not(bandit):
 
 def test_every_fact_holds_of_policies_far_apart():
     far = Bandit(np.array([[0.0, 8.0], [8.0, 0.0]]), np.array([1.0, 0.0]), 2)
-    assert all(f.holds is not False for f in facts(far))
+    assert all(f.holds is not False for f in list_facts(far))
 
 
 def test_later_updates_see_the_same_outcomes_cut_into_mini_batches():
@@ -218,7 +218,7 @@ def test_a_terms_source_says_what_is_a_peers_not_its_name():
     bandit = BANDITS["rescue"]
     one, other = (enumerate_outcomes(bandit, kind()) for kind in (GRAFT, Renamed))
     assert [o.raised for o in one] == [o.raised for o in other]
-    assert _point("x", "x", bandit, one) == _point("x", "x", bandit, other)
+    assert measure_point("x", "x", bandit, one) == measure_point("x", "x", bandit, other)
 
 
 def test_peers_send_what_the_regime_publishes():

@@ -18,7 +18,7 @@ from harness.clusters import slurm
 from harness.clusters.slurm import SlurmOptions, make_job, read_template
 from harness.errors import UsageError
 from harness.session.suite.files import VARIABLE
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.shards import Shard
 
 EVIL = 'x\'; touch hacked; echo $(touch hacked) `touch hacked` "$(touch hacked)" #'
@@ -40,7 +40,7 @@ def written(
     template: str | None = None,
     **options: str,
 ):
-    prepared = prepare(name, results, overrides=overrides)
+    prepared = prepare_named(name, results, overrides=overrides)
     text = template or read_template(None, prepared.suite.engine)
     more = [word for key, value in options.items() for word in (f"--{key}", value)]
     return prepared, make_job(prepared, results, more, overrides, asked or SlurmOptions(), text)
@@ -96,7 +96,7 @@ def test_an_array_has_a_task_for_each_part_and_no_empty_one(tmp_path):
 def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, overrides):
     prepared, made = written("quickstart", tmp_path, *overrides)
     made.write()
-    again = prepare(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
+    again = prepare_named(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
     assert (again.folder, again.altered, again.suite_file()) == (
         prepared.folder,
@@ -127,7 +127,7 @@ def test_files_and_models_beside_a_suite_are_found_from_the_job_s_folder(tmp_pat
     made.write()
     command = shlex.split(next(line for line in made.script.splitlines() if " --models " in line))
     monkeypatch.setenv(VARIABLE, command[command.index("--models") + 1])
-    again = prepare(str(made.folder / "suite.yaml"), tmp_path / "results")
+    again = prepare_named(str(made.folder / "suite.yaml"), tmp_path / "results")
     assert [c.key for c in again.every] == [c.key for c in prepared.every]
 
 

@@ -28,7 +28,7 @@ from harness.engines.conformance import tiny_prompts
 from harness.engines.embedded import decoding
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import FAMILIES, build_tokenizer
-from harness.engines.embedded.numerics import ENVIRONMENT, lacking
+from harness.engines.embedded.numerics import ENVIRONMENT, explain_unable
 from harness.engines.protocol import Sampling
 
 WINDOW, NEW = 7, 20
@@ -101,8 +101,8 @@ def compare(folder: Path, rows: int, **options: object) -> float:
 CODE = """
 import json, sys
 from pathlib import Path
-from harness.engines.embedded.numerics import require
-require()
+from harness.engines.embedded.numerics import require_portable
+require_portable()
 import test_decoding as t
 found = {kind: [t.compare(t.build(Path(sys.argv[1]) / str(i), kind), rows, numerics="portable") for rows in (1, 5)]
          for i, kind in enumerate(t.CONFIGS)}
@@ -110,7 +110,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(bool(lacking()), reason="this machine cannot compute portably")
+@pytest.mark.skipif(bool(explain_unable()), reason="this machine cannot compute portably")
 def test_bits_are_transformers_in_portable_numerics(tmp_path):
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     given = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
@@ -159,11 +159,11 @@ def test_what_is_not_written_out_is_left_to_transformers(tmp_path):
         pass
 
     other = Other(LlamaConfig(**SIZES, vocab_size=50, attn_implementation="sdpa"))
-    assert not decoding.agrees(other)
+    assert not decoding.agrees_with_model(other)
     capped = AutoModelForCausalLM.from_config(Gemma2Config(**SIZES, head_dim=8, vocab_size=50))
-    assert not decoding.agrees(capped)
+    assert not decoding.agrees_with_model(capped)
     eager = LlamaForCausalLM._from_config(LlamaConfig(**SIZES, vocab_size=50), attn_implementation="eager")
-    assert not decoding.agrees(eager)
+    assert not decoding.agrees_with_model(eager)
 
 
 def test_layers_that_compute_something_else_are_found_when_a_model_is_opened(tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ import torch
 
 from harness.engines.learner import Tally
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import from_sampler, minibatches, pack, settle
-from harness.learning.surrogate import surrogate
+from harness.learning.minibatches import cut_into_minibatches, fill_old_logprobs, from_sampler, pack_answers
+from harness.learning.surrogate import surrogate_loss
 from harness.learning.terms import OLD, Objective, Term, TermAnswer
 
 GSPO = Objective("sequence", "ppo", 1 - 3e-4, 1 + 4e-4, aggregation="answer")
@@ -37,10 +37,10 @@ def test_the_first_mini_batch_needs_no_score_and_the_others_only_what_can_move()
         asked.append([(p.id, a.tolist()) for p, a in zip(prompts, answers, strict=True)])
         return [np.full(a.size, -7.0, np.float32) for a in answers]
 
-    (batch,) = settle(minibatches([own()], 1, 9), PROMPTS, score)
+    (batch,) = fill_old_logprobs(cut_into_minibatches([own()], 1, 9), PROMPTS, score)
     assert asked == []
     assert {a.denominator for a in batch.terms[0].answers} == {None}
-    first, *later = settle(minibatches([own()], 4, 9), PROMPTS, score)
+    first, *later = fill_old_logprobs(cut_into_minibatches([own()], 4, 9), PROMPTS, score)
     assert asked == [[(f"x{p}", [p, p]) for p in (1, 1, 2, 2, 3, 3)]]
     assert {a.denominator for _, a in first.live()} == {None}
     assert all((a.denominator == -7.0).all() for b in later for _, a in b.live())
@@ -48,28 +48,32 @@ def test_the_first_mini_batch_needs_no_score_and_the_others_only_what_can_move()
 
 @pytest.mark.parametrize("objective", [Objective(form="kl"), Objective("cross")])
 def test_what_cannot_do_without_a_denominator_gets_the_trainers_in_the_first_mini_batch_too(objective):
-    batches = minibatches([own(objective)], 1, 9)
-    (batch,) = settle(batches, PROMPTS, lambda prompts, answers: [np.full(a.size, -7.0, np.float32) for a in answers])
-    assert (pack(batch, list(batch.live())).denominator == -7.0).all()
+    batches = cut_into_minibatches([own(objective)], 1, 9)
+    (batch,) = fill_old_logprobs(
+        batches, PROMPTS, lambda prompts, answers: [np.full(a.size, -7.0, np.float32) for a in answers]
+    )
+    assert (pack_answers(batch, list(batch.live())).denominator == -7.0).all()
 
 
 def test_the_samplers_are_taken_as_they_are():
-    for batch in from_sampler(minibatches([own()], 2, 9)):
+    for batch in from_sampler(cut_into_minibatches([own()], 2, 9)):
         assert all(a.denominator is a.sampled for a in batch.terms[0].answers)
 
 
 def test_what_is_not_settled_is_refused():
-    (batch,) = minibatches([own()], 1, 9)
+    (batch,) = cut_into_minibatches([own()], 1, 9)
     with pytest.raises(ValueError, match="not settled"):
-        pack(batch, list(batch.live()))
+        pack_answers(batch, list(batch.live()))
     with pytest.raises(ValueError, match="no `sampled`"):
-        from_sampler(minibatches([own(answers=[replace(answer(0, [-1.0]), sampled=None)])], 1, 9))
+        from_sampler(cut_into_minibatches([own(answers=[replace(answer(0, [-1.0]), sampled=None)])], 1, 9))
 
 
 def test_only_own_denominators_are_filled_in():
     given = np.array([-3.0], np.float32)
     kept = [TermAnswer("x0", np.zeros(1, np.int32), 1.0, d, origin=("b", i)) for i, d in enumerate((given, -3.0, None))]
-    (batch,) = settle(minibatches([Term("peer", "peer", TOKEN, tuple(kept))], 1, 9), PROMPTS, lambda p, a: [])
+    (batch,) = fill_old_logprobs(
+        cut_into_minibatches([Term("peer", "peer", TOKEN, tuple(kept))], 1, 9), PROMPTS, lambda p, a: []
+    )
     assert [a.denominator for a in batch.terms[0].answers] == [given, -3.0, None]
 
 
@@ -85,9 +89,10 @@ def test_correction_by_the_formula(objective, updates):
             "peer", "peer", objective, (TermAnswer("x3", np.full(2, 9, np.int32), 1.0, np.full(2, -1.0, np.float32)),)
         ),
     ]
-    batches = settle(
-        minibatches(terms, updates, 9), PROMPTS, lambda p, a: [start[t[0]].astype(np.float32) for t in a], "trainer", truncation
-    )  # fmt: skip
+    cut = cut_into_minibatches(terms, updates, 9)
+    batches = fill_old_logprobs(
+        cut, PROMPTS, lambda p, a: [start[t[0]].astype(np.float32) for t in a], "trainer", truncation
+    )
     seen = []
     for batch in batches:
         live = list(batch.live())
@@ -95,7 +100,7 @@ def test_correction_by_the_formula(objective, updates):
         if batch.update:
             at = [v + 0.03 for v in at]
         logp = torch.tensor(np.concatenate(at), requires_grad=True)
-        surrogate(logp, pack(batch, live))[0].backward()
+        surrogate_loss(logp, pack_answers(batch, live))[0].backward()
         divisor = len(live) if objective is not TOKEN else sum(v.size for v in at)
         for (_, a), values, slope in zip(
             live, at, np.split(-logp.grad.numpy(), np.cumsum([v.size for v in at])), strict=False
@@ -128,12 +133,12 @@ TRAINER = ([-1.1, -0.9], [-2.0, -1.6], [-3.0004])
 
 def drift_of(*terms, trainer=TRAINER, updates=1):
     tally = Tally(terms, updates)
-    for batch in settle(minibatches(terms, updates, 9), PROMPTS, lambda p, a: [t * 0.0 for t in a]):
+    for batch in fill_old_logprobs(cut_into_minibatches(terms, updates, 9), PROMPTS, lambda p, a: [t * 0.0 for t in a]):
         live = list(batch.live())
         if live:
-            packed = pack(batch, live)
+            packed = pack_answers(batch, live)
             values = np.concatenate([np.array(trainer[a.tokens[0]]) for _, a in live])
-            tally.add(live, packed, surrogate(torch.tensor(values), packed)[1])
+            tally.add(live, packed, surrogate_loss(torch.tensor(values), packed)[1])
     return tally.drift
 
 

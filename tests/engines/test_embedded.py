@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engines.conformance import CHECKS, Case, name_of
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.logprobs import buckets, microbatches
-from harness.engines.embedded.sampling import uniforms
+from harness.engines.embedded.logprobs import buckets_by_length, cut_into_microbatches
+from harness.engines.embedded.sampling import draw_uniforms
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import MiniBatch, pack
-from harness.learning.surrogate import surrogate
+from harness.learning.minibatches import MiniBatch, pack_answers
+from harness.learning.surrogate import surrogate_loss
 from harness.learning.terms import Objective, Term, TermAnswer
 
 # Grouped-query attention with rotary positions, and learned positions; what differs by family is tested on all four.
@@ -92,7 +92,7 @@ def test_gradient_is_that_of_plain_forward_passes(folder, prompts):
         logits[:, engine.tokenizer.pad_token_id] = -1e9
         logp = logits.log_softmax(-1).gather(1, ids[0, len(start) :, None]).squeeze(1)
         logps.append(logp if answer.mask is None else logp[torch.as_tensor(answer.mask)])
-    surrogate(torch.cat(logps), pack(batch, live))[0].backward()
+    surrogate_loss(torch.cat(logps), pack_answers(batch, live))[0].backward()
     for name, parameter in engine.model.named_parameters():
         torch.testing.assert_close(
             gradients[name], parameter.grad, rtol=1e-3, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
@@ -122,7 +122,7 @@ def test_sampling_follows_the_distribution(folder, prompts):
 
 
 def test_uniforms_are_uniform_and_distinct():
-    table = uniforms(np.arange(2_000, dtype=np.uint64), 50)
+    table = draw_uniforms(np.arange(2_000, dtype=np.uint64), 50)
     assert 0 < table.min() < table.max() <= 1
     assert abs(table.mean() - 0.5) < 4 / np.sqrt(12 * table.size)
     assert abs(table.var() - 1 / 12) < 0.001
@@ -130,19 +130,19 @@ def test_uniforms_are_uniform_and_distinct():
         assert abs(np.corrcoef(other[:-1].ravel(), other[1:].ravel())[0, 1]) < 0.015
     assert len(np.unique(table)) == table.size
     # mix(0) = 0, so seed 0 starts splitmix64 from state 0, whose first output is 0xE220A8397B1DCDAF.
-    assert uniforms(np.zeros(1, np.uint64), 1)[0, 0] == ((0xE220A8397B1DCDAF >> 11) + 1) * 2.0**-53
+    assert draw_uniforms(np.zeros(1, np.uint64), 1)[0, 0] == ((0xE220A8397B1DCDAF >> 11) + 1) * 2.0**-53
 
 
 def test_micro_batches_and_buckets_keep_every_answer():
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 60, 100).tolist()
-    cut = buckets(lengths)
+    cut = buckets_by_length(lengths)
     assert sorted(i for bucket in cut for i in bucket) == list(range(100))
     assert all(sum(lengths[b[0]] - lengths[i] for i in b) <= 64 for b in cut)
-    assert buckets([5] * 10) == [list(range(10))]
+    assert buckets_by_length([5] * 10) == [list(range(10))]
     prompts = [[0] * 10, [0] * 20]
     requests = [type("R", (), {"prompt": i % 2, "tokens": [1] * 15})() for i in range(9)]
-    pieces = list(microbatches(prompts, requests, 60))
+    pieces = list(cut_into_microbatches(prompts, requests, 60))
     assert [i for piece in pieces for i in piece] == list(range(9))
     assert [len(piece) for piece in pieces] == [2, 2, 2, 2, 1]
 

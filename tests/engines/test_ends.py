@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from harness.engines import head as heads
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import FAMILIES, build_model, build_tokenizer
-from harness.engines.head import NEVER, Head, logprobs, merge_ends, whole_logprobs
+from harness.engines.head import NEVER, Head, logprobs_by_parts, merge_ends, whole_logprobs
 from harness.engines.protocol import Optimisation, Sampling
 from harness.engines.vocabulary import open_vocabulary
 from harness.experience.answers import Prompt
@@ -132,13 +132,13 @@ def test_parts_of_the_vocabulary_give_the_same_values_and_gradients(monkeypatch)
     whole = whole_logprobs(made.logits(hidden), targets, 0.8, forbidden, ends)
     expected = torch.autograd.grad((whole * slopes).sum(), (hidden, weight))
     monkeypatch.setattr(heads, "at_once", lambda _: 9 * 11)  # four parts
-    parts = logprobs(made, hidden, targets, 0.8, forbidden, ends)
+    parts = logprobs_by_parts(made, hidden, targets, 0.8, forbidden, ends)
     got = torch.autograd.grad((parts * slopes).sum(), (hidden, weight))
     assert torch.allclose(parts, whole, atol=1e-5)
     assert parts[2] != parts[3]
     for one, other in zip(got, expected, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
-    apart = logprobs(made, hidden, targets, 0.8, forbidden)
+    apart = logprobs_by_parts(made, hidden, targets, 0.8, forbidden)
     is_end = torch.isin(targets, ends)
     assert torch.equal(apart[~is_end], parts[~is_end])
     assert (apart[is_end] < parts[is_end]).all()

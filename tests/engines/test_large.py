@@ -23,7 +23,7 @@ from harness.engines.conformance import (
 )
 from harness.engines.embedded import sampling
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.masters import dither
+from harness.engines.masters import dither_to_bf16
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -101,7 +101,7 @@ def test_memory_of_a_large_vocabulary_stays_small(monkeypatch):
 
     targets = torch.arange(400) * 499
     with Largest():
-        scored = head.logprobs(layer, hidden, targets, 1.0, torch.zeros(200_000))
+        scored = head.logprobs_by_parts(layer, hidden, targets, 1.0, torch.zeros(200_000))
         scored.sum().backward()
     assert largest <= 200_000 * 8
     with torch.no_grad():
@@ -176,8 +176,8 @@ def test_bf16_masters_learn_what_bf16_weights_would_lose(folder, prompts, tmp_pa
 def test_dithering_keeps_what_bf16_holds():
     weights = torch.randn(300, 300) * 0.02
     held = weights.bfloat16()
-    assert torch.equal(dither(held.float(), 3), held)
-    rounded = dither(weights, 3)
+    assert torch.equal(dither_to_bf16(held.float(), 3), held)
+    rounded = dither_to_bf16(weights, 3)
     threshold = torch.randint(1 << 16, weights.shape, generator=torch.Generator().manual_seed(3), dtype=torch.int32)
     bits = weights.view(torch.int32)
     carried = ((bits & 0xFFFF) + threshold) >= 1 << 16

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.learning.minibatches import minibatches
+from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.terms import Objective, Schedule, Term, TermAnswer
 
 
@@ -24,13 +24,13 @@ def own_and_peer(order, prompts=8, group=4):
 
 
 def test_own_comes_before_peer_where_ordered():
-    batches = minibatches(own_and_peer(order=1), 4, 48)
+    batches = cut_into_minibatches(own_and_peer(order=1), 4, 48)
     assert [[len(t.answers) for t in b.terms] for b in batches] == [[16, 0], [16, 0], [0, 16], [0, 16]]
     assert [b.update for b in batches] == [0, 1, 2, 3]
 
 
 def test_own_and_peer_of_a_prompt_share_a_minibatch_where_not_ordered():
-    batches = minibatches(own_and_peer(order=0), 4, 48)
+    batches = cut_into_minibatches(own_and_peer(order=0), 4, 48)
     for index, batch in enumerate(batches):
         prompts = [{a.prompt_id for a in t.answers} for t in batch.terms]
         assert prompts[0] == prompts[1] == {f"p{2 * index}", f"p{2 * index + 1}"}
@@ -39,7 +39,7 @@ def test_own_and_peer_of_a_prompt_share_a_minibatch_where_not_ordered():
 @given(sizes=st.lists(st.integers(1, 20), max_size=30), updates=st.integers(1, 8))
 def test_every_answer_once_units_whole_and_nothing_empty_without_need(sizes, updates):
     term = Term("own", "own", Objective(), sum((answers(f"p{i}", n) for i, n in enumerate(sizes)), ()))
-    batches = minibatches([term], updates, 48)
+    batches = cut_into_minibatches([term], updates, 48)
     held = [[a.prompt_id for a in b.terms[0].answers] for b in batches]
     assert len(batches) == updates
     assert [p for part in held for p in part] == [a.prompt_id for a in term.answers]
@@ -62,7 +62,7 @@ def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
         Term("kl", "own", kl, answers("a", 4, size=5)),
         Term("imitation", "peer", nll, answers("a", 3, size=6)),
     )
-    (batch,) = minibatches(terms, 1, max_tokens=48)
+    (batch,) = cut_into_minibatches(terms, 1, max_tokens=48)
     assert batch.normaliser(token) == 8 * 5 + 2 * 7
     assert batch.normaliser(answer) == 3
     assert batch.normaliser(constant) == 6 * 48
@@ -74,6 +74,6 @@ def test_normalisers_count_own_and_peer_together_and_the_silent_ones_too():
 
 def test_zero_updates_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        minibatches([], 0, 48)
+        cut_into_minibatches([], 0, 48)
     with pytest.raises(ValueError, match="'own': its schedule is not settled"):
-        minibatches([Term("own", "own", Objective(), (), schedule=Schedule(1.0, 0.0))], 1, 48)
+        cut_into_minibatches([Term("own", "own", Objective(), (), schedule=Schedule(1.0, 0.0))], 1, 48)

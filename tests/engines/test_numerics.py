@@ -15,11 +15,11 @@ import pytest
 from harness.allocation.shapes import cpu_flags
 from harness.engines.embedded import numerics
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.embedded.numerics import ENVIRONMENT, chosen, environment
+from harness.engines.embedded.numerics import ENVIRONMENT, choose_numerics, environment_of
 from harness.engines.embedded.plugin import Embedded
 from harness.engines.embedded.warmup import MicroSpec
 from harness.errors import EngineError
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.resolved import list_remarks
 
 MICRO = ("micro/llama", "micro/qwen")
@@ -28,7 +28,7 @@ MICRO = ("micro/llama", "micro/qwen")
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "DEFAULT", "portable")
-    monkeypatch.setattr(numerics, "lacking", lambda: "")
+    monkeypatch.setattr(numerics, "explain_unable", lambda: "")
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,17 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_micro_families_on_a_cpu_are_computed_portably(
     options: dict[str, object], models: tuple[str, ...], wanted: str
 ) -> None:
-    assert chosen(options, models) == wanted
-    assert environment({"numerics": wanted}) == (ENVIRONMENT if wanted == "portable" else {})
+    assert choose_numerics(options, models) == wanted
+    assert environment_of({"numerics": wanted}) == (ENVIRONMENT if wanted == "portable" else {})
 
 
 @pytest.mark.usefixtures("able")
 def test_fast_numerics_leave_keys_as_they_were(tmp_path: Path) -> None:
     portable, fast = (
-        prepare("quickstart", tmp_path, overrides=[f"engine_options.numerics={name}"]) for name in ("portable", "fast")
+        prepare_named("quickstart", tmp_path, overrides=[f"engine_options.numerics={name}"])
+        for name in ("portable", "fast")
     )
-    assert prepare("quickstart", tmp_path).keys() == portable.keys()
+    assert prepare_named("quickstart", tmp_path).keys() == portable.keys()
     assert portable.keys().isdisjoint(fast.keys())
     assert (portable.cells[0].config()["engine_options"], fast.cells[0].config()["engine_options"]) == (
         {"numerics": "portable"}, {},
@@ -68,7 +69,7 @@ def test_fast_numerics_leave_keys_as_they_were(tmp_path: Path) -> None:
 def test_a_machine_that_cannot_says_so_and_computes_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (numerics, sys.modules[Embedded.__module__]):
         monkeypatch.setattr(module, "lacking", lambda: "this machine is aarch64, not x86-64")
-    prepared = prepare("quickstart", tmp_path)
+    prepared = prepare_named("quickstart", tmp_path)
     assert prepared.suite.engine_options == {"numerics": "fast"}
     assert list_remarks(prepared.resolved)[-1] == (
         "numerics: fast, for this machine is aarch64, not x86-64: rows repeat on this kind of CPU only"
@@ -79,9 +80,9 @@ def test_a_machine_that_cannot_says_so_and_computes_fast(tmp_path: Path, monkeyp
 def test_other_machines_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "cpu_flags", lambda: {"avx2"})
     monkeypatch.setattr(numerics.platform, "machine", lambda: "x86_64")
-    assert numerics.lacking() == "this CPU has no FMA"
+    assert numerics.explain_unable() == "this CPU has no FMA"
     monkeypatch.setattr(numerics.platform, "machine", lambda: "arm64")
-    assert numerics.lacking() == "this machine is arm64, not x86-64"
+    assert numerics.explain_unable() == "this machine is arm64, not x86-64"
 
 
 @pytest.mark.slow_but("qwen")
@@ -103,7 +104,8 @@ def test_libraries_that_were_imported_before_the_environment_was_set_are_noticed
         pytest.skip("this CPU has nothing wider than AVX2 to take")
     clean = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     first = {"torch": "import os, torch; torch.backends.cpu.get_cpu_capability()", "numpy": "import os, numpy"}[late]
-    code = f"{first}\nfrom harness.engines.embedded import numerics\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require()"
+    imports = f"{first}\nfrom harness.engines.embedded import numerics"
+    code = f"{imports}\nos.environ.update(numerics.ENVIRONMENT)\nnumerics.require_portable()"
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, timeout=120)
     assert f"numerics: portable {told}" in done.stderr
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.engines.embedded import products
-from harness.engines.embedded.numerics import ENVIRONMENT, lacking
+from harness.engines.embedded.numerics import ENVIRONMENT, explain_unable
 
 
 def matrix(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -33,7 +33,7 @@ def test_any_layout_gives_the_product(shape, left, right):
     rows, inner, columns = shape
     one, other = LAYOUTS[left](matrix(rows, inner)), LAYOUTS[right](matrix(inner, columns, 1))
     exact = one.double() @ other.double()
-    assert torch.allclose(products.multiply(one, other).double(), exact, atol=1e-5)
+    assert torch.allclose(products.multiply_matrices(one, other).double(), exact, atol=1e-5)
     out = torch.full((rows, columns), torch.nan)
     assert products.multiply_into(one, other, out=out) is out
     assert torch.allclose(out.double(), exact, atol=1e-5)
@@ -42,14 +42,15 @@ def test_any_layout_gives_the_product(shape, left, right):
 def test_a_repeated_row_is_multiplied_as_what_it_stands_for():
     row = matrix(1, 6)
     assert torch.equal(
-        products.multiply(row.expand(4, 6), matrix(6, 3, 1)), products.multiply(row.repeat(4, 1), matrix(6, 3, 1))
+        products.multiply_matrices(row.expand(4, 6), matrix(6, 3, 1)),
+        products.multiply_matrices(row.repeat(4, 1), matrix(6, 3, 1)),
     )
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 3), (2, 0, 3), (2, 4, 0)])
 def test_empty_matrices_have_a_product(sizes):
     rows, inner, columns = sizes
-    product = products.multiply(torch.ones(rows, inner), torch.ones(inner, columns))
+    product = products.multiply_matrices(torch.ones(rows, inner), torch.ones(inner, columns))
     assert torch.equal(product, torch.zeros(rows, columns))
 
 
@@ -65,13 +66,13 @@ def test_what_is_added_counts_as_torch_counts_it(beta, alpha):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
 def test_other_types_are_torchs(dtype):
     left, right = (matrix(3, 4) * 8).to(dtype), (matrix(4, 2, 1) * 8).to(dtype)
-    assert torch.equal(products.multiply(left, right), left @ right)
+    assert torch.equal(products.multiply_matrices(left, right), left @ right)
 
 
 CODE = """
 import os
 from harness.engines.embedded import numerics
-numerics.require()
+numerics.require_portable()
 import torch
 from harness.engines.embedded import products
 calls = []
@@ -90,7 +91,7 @@ print(numerics._openblas_kernels())
 """
 
 
-@pytest.mark.skipif(bool(why := lacking()), reason=why or "this machine can")
+@pytest.mark.skipif(bool(why := explain_unable()), reason=why or "this machine can")
 def test_a_portable_process_multiplies_through_openblas_forward_and_backward():
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", CODE],
@@ -108,6 +109,6 @@ def test_another_library_than_the_recorded_one_is_told(monkeypatch):
     monkeypatch.setattr(numerics, "cpu_flags", lambda: {"avx2", "fma"})
     monkeypatch.setattr(numerics.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(numerics, "numpy_blas", lambda: ("accelerate", "of this system"))
-    assert "numpy multiplies by accelerate of this system, not by OpenBLAS 0.3.30" in numerics.lacking()
+    assert "numpy multiplies by accelerate of this system, not by OpenBLAS 0.3.30" in numerics.explain_unable()
     monkeypatch.setattr(numerics, "numpy_blas", lambda: ("OpenBLAS", "0.3.99"))
-    assert "OpenBLAS 0.3.99" in numerics.lacking()
+    assert "OpenBLAS 0.3.99" in numerics.explain_unable()

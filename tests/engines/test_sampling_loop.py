@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from harness.engines.embedded.kernels import cpu_bf16, grouped, packed
+from harness.engines.embedded.kernels import attend_in_groups, cpu_bf16, with_packed_weights
 from harness.engines.embedded.sampling import KeyValues, _closed_up
 
 one_family = pytest.mark.parametrize("folder", ["qwen"], indirect=True)
@@ -44,7 +44,7 @@ def test_packed_products_are_the_same_to_the_bit():
         for rows in (1, 5, 64):
             inputs = torch.randn(rows, 2, 48, generator=torch.Generator().manual_seed(rows)).bfloat16()
             plain = layers(inputs)
-            with packed(layers, 64):
+            with with_packed_weights(layers, 64):
                 changed = [layer for layer in layers if "forward" in vars(layer)]
                 assert torch.equal(layers(inputs), plain)
     assert len(changed) == (3 if cpu_bf16() else 0)
@@ -54,7 +54,7 @@ def test_packing_ends_with_its_block_and_leaves_fp32_alone():
     half, single = nn.Linear(8, 8).bfloat16(), nn.Linear(8, 8)
 
     def fail() -> None:
-        with packed(nn.ModuleList([half, single]), 4):
+        with with_packed_weights(nn.ModuleList([half, single]), 4):
             assert "forward" not in vars(single)
             raise KeyError
 
@@ -78,7 +78,7 @@ def test_grouped_attention_is_attention(dtype, queries, learning, width):
     module = nn.Module()
     module.num_key_value_groups = 3
     with torch.inference_mode(not learning):
-        output, _ = grouped(module, query, key, value, mask, scaling=0.3)
+        output, _ = attend_in_groups(module, query, key, value, mask, scaling=0.3)
     wanted = scaled_dot_product_attention(
         query.double(),
         key.repeat_interleave(3, 1).double(),

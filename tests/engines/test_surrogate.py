@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.learning.minibatches import MiniBatch, pack
-from harness.learning.surrogate import surrogate
+from harness.learning.minibatches import MiniBatch, pack_answers
+from harness.learning.surrogate import surrogate_loss
 from harness.learning.terms import Objective, Term, TermAnswer
 
 FORMS, RATIOS = ("ppo", "hard", "truncated", "nll", "kl"), ("token", "sequence", "cross")
@@ -117,8 +117,8 @@ def test_loss_and_gradient_follow_the_formula(form, ratio, aggregation):
     batch, logps = make_batch(form, ratio, aggregation)
     live = list(batch.live())
     logp = flat(live, logps)
-    packed = pack(batch, live)
-    loss, statistics = surrogate(logp, packed)
+    packed = pack_answers(batch, live)
+    loss, statistics = surrogate_loss(logp, packed)
     loss.backward()
     expected, gradients = by_the_book(batch, logps)
     silent = [a for t in batch.terms for a in t.answers if id(a) not in {id(a) for _, a in live}]
@@ -152,15 +152,15 @@ def test_microbatches_add_up(form, ratio, aggregation):
     batch, logps = make_batch(form, ratio, aggregation, seed=1)
     live = list(batch.live())
     whole = flat(live, logps)
-    loss, _ = surrogate(whole, pack(batch, live))
+    loss, _ = surrogate_loss(whole, pack_answers(batch, live))
     loss.backward()
     order = np.random.default_rng(0).permutation(len(live))
     total, gradient = 0.0, {}
     for piece in np.array_split(order, 5):
         chosen = [live[i] for i in piece]
         logp = flat(chosen, logps)
-        packed = pack(batch, chosen)
-        part, _ = surrogate(logp, packed)
+        packed = pack_answers(batch, chosen)
+        part, _ = surrogate_loss(logp, packed)
         part.backward()
         total += part.item()
         gradient |= dict(zip(piece.tolist(), logp.grad.split(packed.counts.tolist()), strict=True))
@@ -187,8 +187,8 @@ def test_a_token_weight_multiplies_each_token_and_carries_no_gradient(shape, for
     for batch in (plain, replace(plain, terms=tuple(terms))):
         live = list(batch.live())
         logp = flat(live, logps, dtype)
-        packed = pack(batch, live)
-        loss, statistics = surrogate(logp, packed)
+        packed = pack_answers(batch, live)
+        loss, statistics = surrogate_loss(logp, packed)
         loss.backward()
         runs.append((logp, packed, statistics))
     (leaf, _, one), (logp, packed, weighed) = runs
@@ -211,7 +211,7 @@ def test_bounds_tighten_with_further_updates():
     for update in (0, 3, 10):
         batch, logps = make_batch("hard", "cross", "answer", update=update)
         live = list(batch.live())
-        active.append(int((surrogate(flat(live, logps), pack(batch, live))[1].active_tokens > 0).sum()))
+        active.append(int((surrogate_loss(flat(live, logps), pack_answers(batch, live))[1].active_tokens > 0).sum()))
     assert active[0] > active[1] > active[2]
 
 
@@ -219,11 +219,11 @@ def test_refuses_what_does_not_fit():
     short = TermAnswer("p", np.arange(3, dtype=np.int32), 1.0, denominator=np.zeros(2, np.float32))
     batch = MiniBatch(0, (Term("own", "own", Objective(), (short,)),), MAX_TOKENS)
     with pytest.raises(ValueError, match="2 log-probabilities for 3 tokens"):
-        pack(batch, [(0, short)])
+        pack_answers(batch, [(0, short)])
     bare = replace(short, denominator=None)
     batch = MiniBatch(0, (Term("peer", "peer", Objective("cross", "hard"), (bare,)),), MAX_TOKENS)
     with pytest.raises(ValueError, match="lacks its denominator"):
-        pack(batch, [(0, bare)])
+        pack_answers(batch, [(0, bare)])
     batch = MiniBatch(0, (Term("own", "own", Objective(), (bare,)),), MAX_TOKENS)
     with pytest.raises(ValueError, match="2 log-probabilities for 3 tokens"):
-        surrogate(torch.zeros(2), pack(batch, [(0, bare)]))
+        surrogate_loss(torch.zeros(2), pack_answers(batch, [(0, bare)]))

@@ -14,7 +14,7 @@ import torch
 from harness.engines.embedded import sampling
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.evaluation.backends import EngineBackend, open_backend
-from harness.evaluation.run import evaluate
+from harness.evaluation.run import evaluate_tasks
 from harness.session.cell.evaluate import _metrics_by_task
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.suite.schema import Evaluation
@@ -44,7 +44,7 @@ def test_the_likeliest_tokens_are_the_fewest_and_one_at_least() -> None:
 
 @pytest.mark.parametrize("backend", ["embedded", "hf"])
 def test_the_likeliest_token_alone_is_the_greedy_answer(backend: str, checkpoint: Path, verifier: Verifier) -> None:
-    samples = evaluate(
+    samples = evaluate_tasks(
         open_backend(backend, checkpoint), [get_task("micro", per_skill=1)], verifier=verifier,
         metrics=["greedy", "avg@2"], top_p=1e-6, max_new_tokens=8,
     ).samples  # fmt: skip
@@ -58,7 +58,7 @@ def test_a_lower_temperature_gives_likelier_answers(checkpoint: Path, verifier: 
     kinds = {
         temperature: len({
             sample.text
-            for sample in evaluate(
+            for sample in evaluate_tasks(
                 EngineBackend(engine), [task], verifier=verifier, metrics=["avg@4"], temperature=temperature,
                 max_new_tokens=6,
             ).samples
@@ -110,7 +110,7 @@ def test_all_eight_sets_are_asked_as_papers_ask_them(
     config = json.loads((tmp_path / "long/config.json").read_text())
     (tmp_path / "long/config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
     assert len(EVALUATION_SETS) == 8
-    evaluated = evaluate(
+    evaluated = evaluate_tasks(
         open_backend(backend, tmp_path / "long"), [get_task(name) for name in EVALUATION_SETS], verifier=verifier,
         metrics={name: ["avg@30", "best@30"] if name.startswith("aime") else ["avg@4"] for name in EVALUATION_SETS},
         temperature=0.6, top_p=0.95, limit=4, max_new_tokens=8, data_dir=FOLDER,

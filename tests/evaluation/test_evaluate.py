@@ -21,8 +21,8 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sampling
 from harness.errors import DataError, EngineError, InfeasibleError, RoomError, UsageError
 from harness.evaluation.backends import EngineBackend, LmEvalBackend, open_backend
-from harness.evaluation.metrics import Evaluation, EvaluationSample, Metric
-from harness.evaluation.run import evaluate
+from harness.evaluation.metrics import EvaluationResult, EvaluationSample, Metric
+from harness.evaluation.run import evaluate_tasks
 from harness.experience.answers import Prompt
 from harness.session.cell.evaluate import journal_rows
 from harness.session.single.standalone import evaluate_checkpoint
@@ -39,7 +39,7 @@ def engine(checkpoint: Path) -> EmbeddedEngine:
     return EmbeddedEngine("tiny", checkpoint)
 
 
-def metric(evaluation: Evaluation, task: str, name: str) -> Metric:
+def metric(evaluation: EvaluationResult, task: str, name: str) -> Metric:
     return next(m for m in evaluation.metrics if (m.task, m.name) == (task, name))
 
 
@@ -49,7 +49,7 @@ def keyed(samples: tuple[EvaluationSample, ...]) -> dict[tuple[str, str, str, in
 
 def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedEngine, verifier: Verifier) -> None:
     task = get_task("micro", per_skill=4)
-    evaluation = evaluate(
+    evaluation = evaluate_tasks(
         EngineBackend(engine), [task], verifier=verifier, metrics=["greedy", "avg@3", "best@3", "maj@3"]
     )
     prompts = task.documents(None)
@@ -72,11 +72,11 @@ def test_every_sample_is_kept_and_the_metrics_are_made_of_them(engine: EmbeddedE
 
 def test_a_sample_depends_on_its_seed_task_document_and_repeat_only(engine: EmbeddedEngine, verifier: Verifier) -> None:
     full = keyed(
-        evaluate(
+        evaluate_tasks(
             EngineBackend(engine, 3), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"]
         ).samples
     )
-    part = evaluate(
+    part = evaluate_tasks(
         EngineBackend(engine, 3, rows=5),
         [get_task("micro", per_skill=4)],
         verifier=verifier,
@@ -85,7 +85,9 @@ def test_a_sample_depends_on_its_seed_task_document_and_repeat_only(engine: Embe
     )
     assert len(part.samples) == 14
     assert all(full[key].text == s.text for key, s in keyed(part.samples).items())
-    other = evaluate(EngineBackend(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"])
+    other = evaluate_tasks(
+        EngineBackend(engine, 4), [get_task("micro", per_skill=4)], verifier=verifier, metrics=["avg@4"]
+    )
     assert sum(full[key].text == s.text for key, s in keyed(other.samples).items()) < len(full) / 10
 
 
@@ -94,7 +96,7 @@ def test_no_questions_and_doubled_ones_are_refused(verifier: Verifier) -> None:
     one = task.documents(None)[0]
     for documents in ([], [one, one]):
         with pytest.raises(DataError, match="no questions, or two with one id"):
-            evaluate(None, [replace(task, documents=lambda *_, d=documents: d)], verifier=verifier)  # type: ignore[arg-type]  # is not asked
+            evaluate_tasks(None, [replace(task, documents=lambda *_, d=documents: d)], verifier=verifier)  # type: ignore[arg-type]  # is not asked
 
 
 def test_nothing_global_is_touched_and_nobody_is_called(
@@ -102,7 +104,7 @@ def test_nothing_global_is_touched_and_nobody_is_called(
 ) -> None:
     monkeypatch.setattr(socket.socket, "connect", lambda *_: pytest.fail("a connection was tried"))
     before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
-    evaluate(EngineBackend(engine), [get_task("micro", per_skill=1)], verifier=verifier, metrics=["avg@2"])
+    evaluate_tasks(EngineBackend(engine), [get_task("micro", per_skill=1)], verifier=verifier, metrics=["avg@2"])
     after = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()  # type: ignore[union-attr]
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
@@ -118,7 +120,7 @@ def test_a_benchmark_runs_end_to_end(name: str, checkpoint: Path, tmp_path: Path
     shutil.copytree(checkpoint, tmp_path / "long")
     config = json.loads((tmp_path / "long/config.json").read_text())
     (tmp_path / "long/config.json").write_text(json.dumps({**config, "max_position_embeddings": 4096}))
-    evaluation = evaluate(
+    evaluation = evaluate_tasks(
         EngineBackend(EmbeddedEngine("tiny", tmp_path / "long")),
         [get_task(name)],
         verifier=verifier,
@@ -155,7 +157,7 @@ def test_every_back_end_goes_through_the_chat_template_in_every_style(
     task = get_task("micro", per_skill=1)
     for chat in (True, False):
         by_backend = {
-            backend: evaluate(
+            backend: evaluate_tasks(
                 open_backend(backend, talking, chat=chat), [task], verifier=verifier, metrics=["greedy"], style=style,
                 max_new_tokens=4,
             ).samples
@@ -183,11 +185,11 @@ def test_transformers_samples_from_the_model_alone_and_an_answer_has_room(talkin
     lm, task = open_backend("hf", talking), get_task("micro", per_skill=1)
     settings = lm.lm.model.generation_config  # type: ignore[attr-defined]  # of this back end alone
     assert (settings.top_k, settings.eos_token_id) == (0, 1)
-    samples = evaluate(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
+    samples = evaluate_tasks(lm, [task], verifier=verifier, metrics=["avg@2"], max_new_tokens=8).samples
     assert len({s.text for s in samples}) > len(samples) / 2
     assert all(row.finished for row in journal_rows(samples, "a", 0)), "unknown is not cut off"
     with pytest.raises(RoomError, match=r"micro:greedy: .* an answer up to 250, but the model has 256 positions"):
-        evaluate(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
+        evaluate_tasks(lm, [task], verifier=verifier, metrics=["greedy"], max_new_tokens=250)
 
 
 def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: EmbeddedEngine, verifier: Verifier) -> None:
@@ -208,7 +210,7 @@ def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: Embedde
     fits = replace(task, documents=lambda data_dir, fetch=True: [Prompt("long", whole, "5"), short])
     before, engine.tokenizer.model_max_length = engine.tokenizer.model_max_length, 32
     try:
-        samples = keyed(evaluate(watched, [fits], verifier=verifier, metrics=["greedy"]).samples)
+        samples = keyed(evaluate_tasks(watched, [fits], verifier=verifier, metrics=["greedy"]).samples)
     finally:
         engine.tokenizer.model_max_length = before
     assert whole in asked
@@ -218,7 +220,7 @@ def test_a_question_is_never_cut_and_one_without_room_is_refused(engine: Embedde
     with pytest.raises(
         RoomError, match=r"micro:greedy: a question takes [\d,]+ tokens, and the model has 256 positions"
     ):
-        evaluate(EngineBackend(engine), [over], verifier=verifier, metrics=["greedy"])
+        evaluate_tasks(EngineBackend(engine), [over], verifier=verifier, metrics=["greedy"])
 
 
 def file_tasks(folder: Path, *questions: str) -> list[str]:
@@ -301,21 +303,23 @@ def test_answers_that_the_models_positions_end_fail_the_evaluation(engine: Embed
     task = get_task("micro", per_skill=1)
     longest = max(len(engine.tokenizer.encode(p.text)) for p in task.documents(None))
     room = 256 - longest
-    whole = evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=room).samples
+    whole = evaluate_tasks(
+        EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=room
+    ).samples
     cut = sum(s.tokens == room and not s.finished for s in whole)
     assert cut
     words = (
         rf"micro:greedy: {cut} of {len(whole)} answers were ended by the model's 256 positions, before their 300 new"
     )
     with pytest.raises(EngineError, match=words):
-        evaluate(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
+        evaluate_tasks(EngineBackend(engine), [task], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
     stopped = replace(task, until=tuple({s.text[0] for s in whole if s.tokens == room}))
-    evaluate(EngineBackend(engine), [stopped], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
+    evaluate_tasks(EngineBackend(engine), [stopped], verifier=verifier, metrics=["greedy"], max_new_tokens=300)
 
 
 def test_refusals(checkpoint: Path, engine: EmbeddedEngine, verifier: Verifier, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no prompt style 'raw'"):
-        evaluate(EngineBackend(engine), [get_task("gsm8k")], verifier=verifier, style="raw")
+        evaluate_tasks(EngineBackend(engine), [get_task("gsm8k")], verifier=verifier, style="raw")
     with pytest.raises(UsageError, match="no checkpoint"):
         open_backend("hf", tmp_path)
     with pytest.raises(UsageError, match="embedded, hf, vllm"):

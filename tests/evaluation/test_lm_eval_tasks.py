@@ -10,9 +10,9 @@ import pytest
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.errors import DataError, PluginError, SuiteError
 from harness.evaluation.backends import EngineBackend
-from harness.evaluation.run import evaluate
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
+from harness.evaluation.run import evaluate_tasks
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
 from harness.tasks import lm_eval_source
 from harness.tasks.registry import get_task, results_versions, training_source
 from harness.verification.verifier import Verifier
@@ -133,7 +133,7 @@ def test_no_stop_string_is_the_end_token_alone(folder: Path, said: str, until: t
 
 def test_it_runs_as_any_other_task(checkpoint: Path, verifier: Verifier) -> None:
     engine = EmbeddedEngine("tiny", checkpoint)
-    evaluation = evaluate(
+    evaluation = evaluate_tasks(
         EngineBackend(engine), [get_task("lm_eval:tiny_sums")], verifier=verifier, metrics=["greedy", "avg@2"], limit=3
     )
     assert {s.task for s in evaluation.samples} == {"lm_eval:tiny_sums"}
@@ -206,23 +206,23 @@ evaluation: {tasks: [TASKS], k: 1, limit: 4}
 def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "s.yaml"
     file.write_text(SUITE.replace("TASKS", "micro, 'lm_eval:tiny_sums'"))
-    cell = prepare(str(file), folder / "r").cells[0]
+    cell = prepare_named(str(file), folder / "r").cells[0]
     for limit, remarked in (("4", []), ("null", ["lm_eval:tiny_sums"])):
-        prepared = prepare(str(file), folder / "r", overrides=[f"evaluation.limit={limit}"])
-        assert [remark.split(": ")[0] for remark in preflight(prepared, run=False)] == remarked
+        prepared = prepare_named(str(file), folder / "r", overrides=[f"evaluation.limit={limit}"])
+        assert [remark.split(": ")[0] for remark in check_before_run(prepared, run=False)] == remarked
     (said,) = results_versions("lm_eval:tiny_sums").values()
     assert cell.identity.versions["lm_eval:tiny_sums"] == said
     (folder / "other").mkdir()
     yaml = (folder / "tiny_sums.yaml").read_text()
     (folder / "other" / "tiny_sums.yaml").write_text(yaml.replace("max_gen_toks: 12", "max_gen_toks: 13"))
     monkeypatch.setenv(lm_eval_source.VARIABLE, str(folder / "other"))
-    assert prepare(str(file), folder / "r").cells[0].key != cell.key
+    assert prepare_named(str(file), folder / "r").cells[0].key != cell.key
     for tasks, words in (
         ("'lm_eval:tiny_sums'", "gives no learning curve"),
         ("micro, 'lm_eval:tiny_sum'", r"evaluation.tasks\[1\]: unknown task lm_eval:tiny_sum"),
     ):
         file.write_text(SUITE.replace("TASKS", tasks))
         with pytest.raises(SuiteError, match=words):
-            prepare(str(file), folder / "r")
+            prepare_named(str(file), folder / "r")
     with pytest.raises(PluginError, match="unknown training task"):
         training_source("lm_eval:tiny_sums")

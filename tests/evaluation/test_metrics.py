@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from harness.errors import UsageError
-from harness.evaluation.metrics import EvaluationSample, MetricSpec, Mode, judged, pass_at_k, rescore, summarise, votes
+from harness.evaluation.metrics import (
+    EvaluationSample,
+    MetricSpec,
+    Mode,
+    judge_pairs,
+    pass_at_k,
+    rescore_samples,
+    summarise_samples,
+    votes_of,
+)
 from harness.evaluation.run import metric_names
 from harness.verification.verdict import RIGHT_AS_IT_STANDS, Verdict
 from harness.verification.verifier import Verifier
@@ -41,7 +50,7 @@ def test_by_hand() -> None:
         sample("a", 0, "7", "wrong", "greedy"), sample("b", 0, "5", "right", "greedy"),
     ]  # fmt: skip
     names = ["greedy", "avg@5", "avg@2", "best@2", "maj@5", "maj@1"]
-    metrics = {m.name: m for m in summarise("t", [MetricSpec.parse(name) for name in names], samples)}
+    metrics = {m.name: m for m in summarise_samples("t", [MetricSpec.parse(name) for name in names], samples)}
     assert metrics["greedy"].value == 0.5
     assert metrics["avg@5"].value == pytest.approx((2 / 5 + 0 + 1) / 3)
     assert (metrics["avg@5"].documents, metrics["avg@5"].samples, metrics["avg@5"].invalid) == (3, 16, 5)
@@ -51,7 +60,7 @@ def test_by_hand() -> None:
     assert metrics["maj@1"].value == pytest.approx((1 + 0 + 0) / 2), (
         "the first answer to c is invalid, so c is left out"
     )
-    nothing = summarise("t", [MetricSpec.parse("avg@2")], [sample("d", i, "x", "invalid") for i in range(2)])[0]
+    nothing = summarise_samples("t", [MetricSpec.parse("avg@2")], [sample("d", i, "x", "invalid") for i in range(2)])[0]
     assert (math.isnan(nothing.value), nothing.documents) == (True, 0)
 
 
@@ -75,7 +84,7 @@ def test_rescoring_gives_the_changed_decisions() -> None:
         sample("c", 0, r"\boxed{\frac{2x}{2}}", "invalid", gold="x"),
     ]
     with Verifier(workers=1) as verifier:
-        changes = [(c.document, c.before.value, c.after.value) for c in rescore(stored, verifier)]
+        changes = [(c.document, c.before.value, c.after.value) for c in rescore_samples(stored, verifier)]
     assert changes == [("a", "wrong", "right"), ("b", "right", "wrong"), ("c", "invalid", "right")]
 
 
@@ -86,11 +95,11 @@ def test_an_answer_that_was_cut_off_is_wrong_and_no_vote_whatever_stands_in_it()
     """As in training and curves; its reason says what it would be as it stands."""
     pairs, ends = [("5", CUT), ("5", CUT), ("5", "So it is"), ("5", CUT), ("5", "")], [True, None, False, False, False]
     with Verifier(workers=1) as verifier:
-        verdicts = judged(verifier, pairs, ends)
+        verdicts = judge_pairs(verifier, pairs, ends)
     assert [verdict.value for verdict in verdicts] == ["right", "right", "wrong", "wrong", "wrong"]
     assert [verdict.reason for verdict in verdicts[2:]] == ["truncated", RIGHT_AS_IT_STANDS, "truncated"]
     answers = [msgspec.structs.replace(sample("a", i, "5", "right"), verdict=v) for i, v in enumerate(verdicts)]
-    assert votes(answers) == [0, 0, -1, -1, -1]
+    assert votes_of(answers) == [0, 0, -1, -1, -1]
 
 
 def test_cut_off_answers_are_rescored_by_the_same_rule() -> None:
@@ -98,6 +107,6 @@ def test_cut_off_answers_are_rescored_by_the_same_rule() -> None:
         msgspec.structs.replace(sample("a", i, CUT, "right"), finished=ended) for i, ended in enumerate((True, False))
     ]
     with Verifier(workers=1) as verifier:
-        (change,) = rescore(stored, verifier)
+        (change,) = rescore_samples(stored, verifier)
     assert (change.repeat, change.before.value, change.after.value) == (1, "right", "wrong")
     assert change.after.reason == RIGHT_AS_IT_STANDS

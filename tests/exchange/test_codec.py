@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
-from harness.exchange.wire import MAX_MESSAGE_BYTES, decode, encode
+from harness.exchange.wire import MAX_MESSAGE_BYTES, decode_record, encode_record
 from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Refusal, Rollout, TextRollout
 
 pack = msgspec.msgpack.encode
@@ -47,16 +47,16 @@ def rollouts(draw: st.DrawFn) -> Rollout:
 @given(rollouts())
 @settings(max_examples=100, deadline=None)
 def test_rollout_survives_the_way(record: Rollout) -> None:
-    assert decode(encode(record)) == record
+    assert decode_record(encode_record(record)) == record
 
 
 @pytest.mark.parametrize(
     "record", [success(text="≈ 😀\u0000"), success(prompt="é" * 200), value(), value(count=3, right=3)]
 )
 def test_other_records_survive_the_way(record: Record) -> None:
-    assert decode(encode(record)) == record
+    assert decode_record(encode_record(record)) == record
     text = TextRollout(**{k: v for k, v in PLAIN.items() if k != "type"}, finished=False, reward=1.0)
-    assert decode(encode(text)) == text
+    assert decode_record(encode_record(text)) == text
 
 
 ROLLOUT = rollout()
@@ -66,8 +66,8 @@ REFUSED: list[tuple[Refusal, bytes]] = [
     (Refusal.OVERSIZED, raw(success(), text="é" * (MAX_TEXT_BYTES // 2 + 1))),
     (Refusal.WRONG_TYPE, raw(success(), text="x" * (MAX_TEXT_BYTES + 1))),
     (Refusal.MALFORMED, b""),
-    (Refusal.MALFORMED, encode(ROLLOUT)[:-1]),
-    (Refusal.MALFORMED, encode(ROLLOUT) + b"\x00"),
+    (Refusal.MALFORMED, encode_record(ROLLOUT)[:-1]),
+    (Refusal.MALFORMED, encode_record(ROLLOUT) + b"\x00"),
     (Refusal.MALFORMED, b"\x82\xa1x" + NESTED),
     (Refusal.MALFORMED, pack(PLAIN).replace(b"\xa242", b"\xa2\xff\xfe")),
     (Refusal.MALFORMED, pack(PLAIN).replace(b"\xa242", b"\xa3\xed\xa0\x80")),
@@ -119,7 +119,7 @@ REFUSED: list[tuple[Refusal, bytes]] = [
 @pytest.mark.parametrize(("reason", "message"), REFUSED, ids=[f"{i}-{r}" for i, (r, _) in enumerate(REFUSED)])
 def test_refusal_names_the_reason(reason: Refusal, message: bytes) -> None:
     with pytest.raises(ExchangeError) as caught:
-        decode(message)
+        decode_record(message)
     assert caught.value.reason == reason
     assert len(str(caught.value)) < 300
 
@@ -131,23 +131,23 @@ def test_what_a_plugins_check_raises_is_a_refusal() -> None:
         def check(self) -> None:
             raise ValueError(f"number: {self.number} is odd")
 
-    message = encode(Even(author="a", version=1, step=1, prompt_id="p", number=3))
+    message = encode_record(Even(author="a", version=1, step=1, prompt_id="p", number=3))
     with pytest.raises(ExchangeError, match="inconsistent: number: 3 is odd"):
-        decode(message, kinds=frozenset({Even}))
+        decode_record(message, kinds=frozenset({Even}))
 
 
 def test_the_largest_record_fits_and_rounding_above_zero_is_no_lie() -> None:
     pieces = [MAX_TEXT_BYTES // MAX_TOKENS] * MAX_TOKENS
     tokens, own = [2**31 - 1] * MAX_TOKENS, [-1.2345] * MAX_TOKENS
     largest = rollout(text="x" * MAX_TEXT_BYTES, tokens=tokens, logprobs=own, pieces=pieces)
-    assert decode(encode(largest)) == largest
-    assert decode(raw(ROLLOUT, logprobs=[1e-7] * COUNT)).logprobs[0] == 1e-7
+    assert decode_record(encode_record(largest)) == largest
+    assert decode_record(raw(ROLLOUT, logprobs=[1e-7] * COUNT)).logprobs[0] == 1e-7
 
 
 @pytest.mark.parametrize("bad", [{"text": "\ud800"}, {"version": 2**70}, {"finished": object()}])
 def test_what_cannot_be_encoded_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ExchangeError) as caught:
-        encode(rollout(**bad))
+        encode_record(rollout(**bad))
     assert caught.value.reason == Refusal.MALFORMED
 
 
@@ -155,7 +155,8 @@ def fuzzed(count: int, seed: int) -> list[bytes]:
     """Messages that are broken in one of a dozen ways; a few come out valid."""
     rng = np.random.default_rng(seed)
     honest = [
-        encode(record) for record in (rollout(index=3), rollout(text="é" * 40, pieces=[2] * 40), success(), value())
+        encode_record(record)
+        for record in (rollout(index=3), rollout(text="é" * 40, pieces=[2] * 40), success(), value())
     ]
     keys = list(msgspec.to_builtins(ROLLOUT))
     values: list[Any] = [
@@ -200,7 +201,7 @@ def test_thousands_of_fuzzed_messages() -> None:
         try:
             for message in messages:
                 try:
-                    (decode(message)).check()
+                    (decode_record(message)).check()
                     outcomes["accepted"] += 1
                 except ExchangeError as error:
                     outcomes[Refusal(error.reason)] += 1
@@ -229,7 +230,7 @@ def test_small_messages_do_not_grow_large(message: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(ExchangeError):
-            decode(message)
+            decode_record(message)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

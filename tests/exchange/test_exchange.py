@@ -19,7 +19,7 @@ from harness import phases
 from harness.errors import CheckpointError
 from harness.exchange import exchange as see
 from harness.exchange.exchange import Collected, Delivery, Exchange, Quotas
-from harness.exchange.wire import encode
+from harness.exchange.wire import encode_record
 from harness.experience.records import Record, Refusal, Success
 from harness.suite.schema import Defences, edges_of
 
@@ -40,7 +40,7 @@ def refusals(exchange: Exchange) -> Counter[tuple[str, str, str]]:
 
 def heard(exchange: Exchange, records: list[Any], step: int = 0) -> Collected:
     """What b makes of `records`, sent by a as they are."""
-    exchange.post("a", step, [record if isinstance(record, bytes) else encode(record) for record in records])
+    exchange.post("a", step, [record if isinstance(record, bytes) else encode_record(record) for record in records])
     return exchange.collect("b", step, PROMPTS)
 
 
@@ -72,7 +72,7 @@ def test_only_edges_carry() -> None:
         exchange.publish(author, 0, step_records(author, 0))
     assert {r.author for r in exchange.collect("b", 0, PROMPTS).records} == {"a"}
     assert exchange.collect("a", 0, PROMPTS) == Collected(waited=pytest.approx(0, abs=60))
-    exchange.deliver(Delivery("c", 1, (encode(rollout("c", 1)),)), "b")
+    exchange.deliver(Delivery("c", 1, (encode_record(rollout("c", 1)),)), "b")
     assert exchange.collect("b", 1, PROMPTS).refused == {Refusal.NOT_SUBSCRIBED: 1, Refusal.LATE: 1}
 
 
@@ -101,7 +101,7 @@ def test_headers_are_checked(reason: Refusal, records: list[Record]) -> None:
     (entry,) = [entry for entry in exchange.ledger if not entry.accepted]
     assert (entry.author, entry.receiver, entry.reason, entry.step) == ("a", "b", reason, 3)
     assert entry.made == records[-1].step
-    assert entry.bytes == len(encode(records[-1]))
+    assert entry.bytes == len(encode_record(records[-1]))
 
 
 def test_switched_off_defences_let_through() -> None:
@@ -142,7 +142,7 @@ def test_staleness_window() -> None:
 
 def test_quotas_count_messages_and_bytes_per_step() -> None:
     records = [rollout(index=i) for i in range(10)]
-    size = len(encode(records[0]))
+    size = len(encode_record(records[0]))
     for quotas in (Quotas(messages=6), Quotas(bytes=6 * size + size // 2)):
         exchange = pair(quotas=quotas)
         got = heard(exchange, records)
@@ -160,7 +160,7 @@ def test_fitting_quotas_fit_an_honest_author_whose_records_arrive_as_they_were_s
     records += [value(prompt=p) for p in PROMPTS]
     got = heard(pair(quotas=Quotas.fitting(prompts=3, answers=4, max_tokens=48)), records)
     assert not got.refused
-    assert set(map(encode, got.records)) == set(map(encode, records))
+    assert set(map(encode_record, got.records)) == set(map(encode_record, records))
 
 
 def test_silence_costs_one_deadline_and_no_more() -> None:
@@ -241,7 +241,7 @@ def test_whatever_is_sent_is_accounted_for(
         for sender, claimed, made, prompt, index, bump in sends:
             if sender != "b":
                 record = msgspec.structs.replace(rollout(claimed, made, prompt, index), version=made + bump)
-                exchange.deliver(Delivery(sender, now, (encode(record),)), "b")
+                exchange.deliver(Delivery(sender, now, (encode_record(record),)), "b")
                 sent[sender] += 1
         got = exchange.collect("b", now, PROMPTS)
         counted: Counter[str] = Counter()
@@ -265,7 +265,7 @@ def test_a_restored_exchange_goes_on_as_if_nothing_had_happened() -> None:
         exchange, outcomes = pair(max_staleness=2), []
         for step in range(5):
             made = max(0, step - 2)
-            exchange.post("a", step, [encode(rollout("a", made, f"at{made}", i)) for i in (0, step)])
+            exchange.post("a", step, [encode_record(rollout("a", made, f"at{made}", i)) for i in (0, step)])
             got = exchange.collect("b", step, [f"at{step}"])
             outcomes.append((sorted(got.refused.items()), [(r.step, r.prompt_id) for r in got.records]))
             if cut:

@@ -50,7 +50,7 @@ def group(codec: TokenCodec, *texts: str) -> Group:
 def test_the_space_is_that_of_most_own_answers(
     codecs: dict[str, TokenCodec], texts: tuple[str, ...], space: str
 ) -> None:
-    assert opening.of([group(codecs["llama"], *texts)]) == space
+    assert opening.usual_opening([group(codecs["llama"], *texts)]) == space
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_bytes_of_the_tokens_go_along(
         author="you", version=0, step=5, prompt_id="x", index=0, text=text, tokens=[0] * len(pieces),
         logprobs=[-1.0] * len(pieces), pieces=pieces, finished=True, reward=1.0,
     )  # fmt: skip
-    result = opening.opened(record, by)
+    result = opening.open_with(record, by)
     assert isinstance(result, Rollout)
     assert (result.text, result.pieces) == (opened, moved)
     result.check()

@@ -16,7 +16,7 @@ from exchange_records import PROMPTS, rollout, step_records, success
 from harness.errors import CellError, DiskFullError, StoreError
 from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
-from harness.exchange.wire import encode
+from harness.exchange.wire import encode_record
 from harness.experience.records import Record, Refusal, Success
 from harness.session.cell import exchanges
 from harness.suite.schema import Replay, Sharing, edges_of
@@ -33,7 +33,7 @@ def record(path: Path, steps: range = STEPS, resume: int = -1) -> list[tuple[Rec
     for step in steps:
         for author in POLICIES:
             exchange.publish(author, step, step_records(author, step))
-            exchange.post(author, step, [b"junk", encode(rollout(author, step - 1))])
+            exchange.post(author, step, [b"junk", encode_record(rollout(author, step - 1))])
         got = {receiver: exchange.collect(receiver, step, PROMPTS) for receiver in POLICIES}
         assert got["a"].refused[Refusal.STALE] == 2
         heard.append(got["b"].records)
@@ -58,7 +58,7 @@ def test_round_trip(tmp_path: Path) -> None:
         assert not got.refused
     assert not replayed(source, 9).records
     stored = (tmp_path / "exchange.bin").stat().st_size
-    once = sum(len(encode(r)) for step in STEPS for author in POLICIES for r in step_records(author, step))
+    once = sum(len(encode_record(r)) for step in STEPS for author in POLICIES for r in step_records(author, step))
     assert stored < 1.1 * once, "what two receivers accept is stored once"
 
 
@@ -79,7 +79,9 @@ def test_a_share_of_each_authors_messages_is_drawn_by_seed_and_step(tmp_path: Pa
 
 
 def test_a_recording_of_more_rollouts_is_served_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (writer := ReplayWriter(tmp_path / "log")).record(1, "b", [encode(success("b", 1, index=i)) for i in range(40)])
+    (writer := ReplayWriter(tmp_path / "log")).record(
+        1, "b", [encode_record(success("b", 1, index=i)) for i in range(40)]
+    )
     writer.close()
     monkeypatch.setattr(exchanges, "_replay_source", lambda *place: ReplaySource(tmp_path / "log"))
     learner: Any = SimpleNamespace(

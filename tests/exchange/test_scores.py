@@ -13,7 +13,7 @@ from harness.errors import ExchangeError
 from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Lying, Noisy, Sender
 from harness.exchange.receiving import Received, Receiver
-from harness.exchange.wire import decode, encode
+from harness.exchange.wire import decode_record, encode_record
 from harness.experience.answers import Answer, Group, Inbox, Prompt
 from harness.experience.records import Draft, Refusal, Scores
 from harness.learning.regime import Context
@@ -159,7 +159,7 @@ def test_only_the_reader_gets_them(codecs: dict[str, TokenCodec]) -> None:
 )  # fmt: skip
 def test_hostile_numbers(codecs: dict[str, TokenCodec], changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ExchangeError) as refused:
-        decode(encode(scores(codecs["qwen"], 0, **changes)), kinds=frozenset({Scores}))
+        decode_record(encode_record(scores(codecs["qwen"], 0, **changes)), kinds=frozenset({Scores}))
     assert refused.value.reason == reason
 
 

@@ -23,7 +23,7 @@ from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
 from harness.formats.exports import write_cards, write_parquet
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite, write_manifest
 from harness.store.read import Snapshot
@@ -58,7 +58,7 @@ def write(
         config = {**m.config, "evaluation": evaluation, "training": {**m.config["training"], "task": "micro"}}
         identity = Identity(evaluation={"micro": "", "gsm8k": SETS["gsm8k"].sha256})
         write_manifest(file.parent, msgspec.structs.replace(m, config=config, identity=identity))
-    ingest(folder)
+    ingest_journals(folder)
     return folder
 
 
@@ -171,9 +171,9 @@ def test_parquet_has_the_rows_of_show(snapshot: Snapshot, tmp_path: Path) -> Non
 def test_parquet_of_equal_results_is_equal_whatever_was_read_first(results: Path, snapshot, tmp_path: Path) -> None:
     there, aside = shutil.copytree(results, tmp_path / "there"), tmp_path / "aside"
     (there / SUITE / read_suite(results / SUITE).cells[0]).rename(aside)
-    ingest(there, rebuild=True)
+    ingest_journals(there, rebuild=True)
     aside.rename(there / SUITE / read_suite(results / SUITE).cells[0])
-    ingest(there)
+    ingest_journals(there)
     write_parquet(snapshot, results, SUITE, tmp_path / "one")
     with Snapshot(there) as other:
         write_parquet(other, there, SUITE, tmp_path / "other")

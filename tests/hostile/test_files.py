@@ -101,7 +101,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder; what the command changes of this process is undone."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
-    monkeypatch.setattr("harness.cli.settle", lambda: None)
+    monkeypatch.setattr("harness.cli.use_one_thread", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.delenv(VARIABLE, raising=False)
     return tmp_path

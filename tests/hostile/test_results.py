@@ -81,16 +81,16 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> No
 IMPORT = """
 import json, re, sys
 from pathlib import Path
-from harness.store.imported_results import bounded, import_results
+from harness.store.imported_results import limit_import_memory, import_results
 peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 before = peak()
-with bounded(256 << 20):
+with limit_import_memory(256 << 20):
     report = import_results(Path(sys.argv[1]), Path(sys.argv[2]), "lab")
 print(json.dumps([report.cells, report.refused, peak() - before]))
 """
 
 
 def test_the_ceiling_is_one_and_is_lifted_again() -> None:
-    with limits.memory(64 << 20), pytest.raises(MemoryError):
+    with limits.limit_memory(64 << 20), pytest.raises(MemoryError):
         bytearray(256 << 20)
     assert len(bytearray(256 << 20)) == 256 << 20

@@ -12,7 +12,7 @@ from harness.engines.embedded.families import (
     FAMILIES,
     build_model,
     build_tokenizer,
-    corpus,
+    write_corpus,
 )
 
 _MODEL_TYPES = {"llama": "llama", "qwen": "qwen3", "neox": "gpt_neox", "gpt2": "gpt2"}
@@ -26,7 +26,7 @@ def test_round_trip_through_a_folder(family: str, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     build_model(family, 0, tokenizer).save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
-    texts = corpus(seed=99, texts=1000)
+    texts = write_corpus(seed=99, texts=1000)
     assert again(texts)["input_ids"] == tokenizer(texts)["input_ids"]
     assert again.batch_decode(again(texts)["input_ids"]) == texts
     assert again.convert_ids_to_tokens(again.encode("164"))[-len(_PIECES[family]) :] == _PIECES[family]

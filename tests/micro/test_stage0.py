@@ -23,11 +23,11 @@ from harness.engines.embedded.warmup import (
     SHIPPED,
     MicroSpec,
     Pretrainer,
-    Schedule,
+    RateSchedule,
     base_checkpoint,
 )
 from harness.errors import CellError
-from harness.files import lock
+from harness.files import lock_file
 from harness.session.policy import base_folder, micro_spec
 from harness.suite.schema import Policy, Stage0
 
@@ -77,7 +77,7 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
         replace(TINY, seed=1),
         replace(TINY, steps=4),
         replace(TINY, gate=0.1),
-        replace(TINY, schedule=Schedule(learning_rate=1e-3)),
+        replace(TINY, schedule=RateSchedule(learning_rate=1e-3)),
     ]
     assert len({spec.key for spec in [TINY, *changed]}) == len(changed) + 1
     before = TINY.key
@@ -87,9 +87,9 @@ def test_key_covers_what_determines_the_weights(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("package", ["stage0", "tasks"])
 def test_key_covers_results_versions(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    before, table = TINY.key, versions.recorded()
+    before, table = TINY.key, versions.recorded_versions()
     raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
-    monkeypatch.setattr(versions, "recorded", lambda: raised)
+    monkeypatch.setattr(versions, "recorded_versions", lambda: raised)
     assert TINY.key != before
 
 
@@ -150,8 +150,8 @@ def test_whoever_waits_gives_signs_of_life_and_has_a_deadline(cache: Path, monke
     """Every number true, 19: also a cell, which asks without telling anybody of its progress, and which can be broken off."""
     (cache / "stage0").mkdir()
     with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
-        assert lock(file.fileno(), 0.0)
-        with phases.phase("opening a"):
+        assert lock_file(file.fileno(), 0.0)
+        with phases.announce_phase("opening a"):
             before = phases.progress_count()
             with pytest.raises(CellError, match="another process"):
                 base_checkpoint(TINY, deadline=0.2)
@@ -176,7 +176,7 @@ def test_training_lowers_the_loss(family: str) -> None:
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     trainer = Pretrainer(
-        model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), Schedule(warmup=5, batch=8)
+        model, tokenizer, draw_examples(PRESETS["trap"], "add", Random(0)), RateSchedule(warmup=5, batch=8)
     )
     held = trainer._encode_examples(list(islice(draw_examples(PRESETS["trap"], "add", Random(9)), 16)))
     targets = sum(ids.size - start for ids, start in held)

@@ -57,9 +57,9 @@ def folders(tmp_path_factory):
 def ray_cluster():
     import ray
 
-    from harness.engines.openrlhf.cluster import connect
+    from harness.engines.openrlhf.cluster import connect_to_cluster
 
-    connect(devices=4)
+    connect_to_cluster(devices=4)
     yield
     ray.shutdown()
 

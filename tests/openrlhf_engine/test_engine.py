@@ -17,8 +17,8 @@ from first_ratios import check_every_regime
 
 from harness.engines.conformance import CHECKS, Case, name_of, restored_engine_continues_exactly
 from harness.engines.openrlhf.cluster import Reservation
-from harness.engines.openrlhf.engine import Base, OpenRLHFEngine
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.engine import BaseScorer, OpenRLHFEngine
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.openrlhf.trainer import AnswerRow
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
@@ -75,7 +75,9 @@ def make(ray_cluster, folders):
     given = []
 
     def make(name):
-        given.append(POOL.pop().reopen(name) if POOL else Reused(name, folders["qwen"], settings=Settings(**SETTINGS)))
+        given.append(
+            POOL.pop().reopen(name) if POOL else Reused(name, folders["qwen"], settings=OpenRLHFSettings(**SETTINGS))
+        )
         return given[-1]
 
     yield make
@@ -142,7 +144,7 @@ def test_no_regime_clips_its_first_update_whatever_the_sampler_says(make, prompt
 
 
 def test_weights_that_transformers_renames_are_synced_too(folders, prompts):
-    engine = Alone("neox", folders["neox"], settings=Settings(**SETTINGS))
+    engine = Alone("neox", folders["neox"], settings=OpenRLHFSettings(**SETTINGS))
     try:
         samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 16))
         engine.update(prompts[:2], [own_term(prompts[:2], samples)], Optimisation(learning_rate=1e-2, max_tokens=16))
@@ -157,7 +159,7 @@ def test_a_reference_keeps_the_base(make, prompts):
     engine = make("a")
     samples = engine.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
     asked = [p for p in prompts[:2] for _ in range(4)], [s.tokens for group in samples for s in group]
-    base = Base(engine)
+    base = BaseScorer(engine)
     assert [[s.text for s in group] for group in samples] == [
         [s.text for s in group]
         for group in base.sample(prompts[:2], np.arange(8, dtype=np.uint64).reshape(2, 4), Sampling(1.0, 24))
@@ -184,7 +186,7 @@ def step(engine, prompts, done, at):
 
 
 def test_policies_take_turns_on_one_device(make, prompts, folders, tmp_path):
-    done, settings = {}, Settings(**SETTINGS, share_devices=True, sleep=True)
+    done, settings = {}, OpenRLHFSettings(**SETTINGS, share_devices=True, sleep=True)
     alone = make("alone")
     for at in range(2):
         step(alone, prompts, done, at)

@@ -13,14 +13,14 @@ import pytest
 import ray
 from alone import Alone
 
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import EngineError
 from harness.learning.terms import Objective, Term, TermAnswer
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
 SILENCE, SYNC, SLACK = 15.0, 40.0, 25.0
-SETTINGS = Settings(
+SETTINGS = OpenRLHFSettings(
     dtype="fp32", trainers=2, start_seconds=500.0, call_seconds=240.0, sync_seconds=SYNC, silence_seconds=SILENCE,
     rollout_memory=0.05, max_length=160, rollout_sequences=64,
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from alone import Alone
 
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.protocol import Optimisation, Sampling
 from harness.learning.terms import Objective, Term, TermAnswer
 
@@ -32,7 +32,7 @@ def engine(ray_cluster, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "two"
     core = models.byte_level([*models.SPECIAL, "<|said|>"])
     models.write(folder, core, TWO_ENDS, listed=["<|done|>"], generation=UNSAVABLE, heads=1, eos_token="<|eos|>")
-    opened = Alone("a", folder, settings=Settings(**SETTINGS), chat=True)
+    opened = Alone("a", folder, settings=OpenRLHFSettings(**SETTINGS), chat=True)
     yield opened, folder
     opened.close()
 

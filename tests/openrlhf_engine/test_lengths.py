@@ -10,7 +10,7 @@ from harness.errors import SuiteError
 from harness.session.cell.evaluate import sample_rows
 from harness.session.cell.questions import with_length
 from harness.session.suite.planning import place_of, plan_for
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.verification.verifier import Verifier
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(1200)]
@@ -32,7 +32,7 @@ def suite(tmp_path):
         "training.task=micro", "training.max_new_tokens=410",
         "evaluation={tasks: [micro], greedy: true, k: 0, limit: 2, max_new_tokens: 820, curve_every: 0}",
     ]  # fmt: skip
-    return lambda *more: prepare("hetero_size", tmp_path / "results", overrides=[*settings, *more])
+    return lambda *more: prepare_named("hetero_size", tmp_path / "results", overrides=[*settings, *more])
 
 
 def test_a_paper_suite_at_a_tenth_of_its_lengths(suite, tmp_path, report_line):

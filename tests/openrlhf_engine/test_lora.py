@@ -12,7 +12,7 @@ from test_parity import LORA, InProcess, World, grow
 
 from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.engines.openrlhf.state import synced_weights
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.protocol import Optimisation, Sampling
@@ -26,7 +26,7 @@ def test_what_rollout_engines_get_is_merged(folders, prompts):
     folder = folders["qwen"]
     trainers = InProcess()
     world = World(EmbeddedEngine("a", folder, device="cpu"), prompts[:6])
-    grow(trainers, Strategy(read_options(Settings, {"lora": LORA}), 1.0), world, folder)
+    grow(trainers, Strategy(read_options(OpenRLHFSettings, {"lora": LORA}), 1.0), world, folder)
     engine = trainers.worker.actor.model
     place = "model.layers.0.mlp.up_proj"
     frozen = load_file(folder / "model.safetensors")[f"{place}.weight"].bfloat16()
@@ -49,7 +49,7 @@ def test_what_rollout_engines_get_is_merged(folders, prompts):
 def test_an_engine_with_adapters(folders, prompts, tmp_path):
     """Two steps with vLLM, whose weights are checked at each; its base; a checkpoint, and from it the same third step."""
     folder, some = folders["qwen"], prompts[:4]
-    engine = Alone("a", folder, settings=read_options(Settings, {**SETTINGS, "lora": LORA}))
+    engine = Alone("a", folder, settings=read_options(OpenRLHFSettings, {**SETTINGS, "lora": LORA}))
     try:
         seeds = np.arange(16, dtype=np.uint64).reshape(4, 4)
         samples = engine.sample(some, seeds, Sampling(1.0, LONGEST))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from harness.engines.openrlhf.offload import OffloadedTensors, all_tensors, discard
+from harness.engines.openrlhf.offload import OffloadedTensors, all_tensors, discard_pages
 
 SIZE, PAGE = 48 * 2**20, 4096
 
@@ -65,6 +65,6 @@ def test_every_tensor_of_the_process_is_found():
 
 def test_discarded_pages_read_as_zeros():
     cache = torch.ones(SIZE // 4)
-    discard([cache])
+    discard_pages([cache])
     assert in_memory(pages_of(cache)) < 0.01
     assert cache[4096:-4096].abs().max() == 0.0

@@ -15,16 +15,16 @@ from harness.engines.backend import read_options
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.lora import ADAPTERS
 from harness.engines.openrlhf import state
-from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages
-from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.seams import checksum, environment
+from harness.engines.openrlhf.offload import MemoryState, all_tensors, storages_of
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
+from harness.engines.openrlhf.seams import checksum_of, environment_of_actors
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.openrlhf.trainer import (
     AnswerRow,
     PolicyWorker,
     learning_splits,
+    make_report,
     open_trainers,
-    report,
     scoring_split,
 )
 from harness.engines.protocol import Optimisation, Sampling
@@ -33,9 +33,9 @@ from harness.errors import CheckpointError, EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer
 from harness.experience.records import GroupValue
 from harness.learning import registry
-from harness.learning.minibatches import from_sampler, minibatches
+from harness.learning.minibatches import cut_into_minibatches, from_sampler
 from harness.learning.regime import Context
-from harness.learning.terms import Objective, Term, TermAnswer, scheduled
+from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
 from harness.verification.verdict import Verdict
 
 LONGEST = 24
@@ -105,7 +105,7 @@ class World:
         """A regime's terms, or own and peer terms of one objective, the peers' with masks."""
         if case in REGIMES:
             context = Context("a", ("a", "b"), 1, np.random.default_rng(0), LONGEST, 1)
-            return scheduled(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
+            return with_step_weights(registry.build(case, {}).learn(self.own, self.inbox, context), 1, 2)
         objective, rng = OBJECTIVES[case], np.random.default_rng(3)
         own = tuple(
             TermAnswer(g.prompt.id, a.tokens, float(rng.normal()), denominator(objective, a.logprobs))
@@ -151,9 +151,9 @@ class OnRay:
         from harness.engines.openrlhf.cluster import Reservation
 
         self.ranks = ranks
-        self.reservation = Reservation({"a": Settings(trainers=ranks)})
+        self.reservation = Reservation({"a": OpenRLHFSettings(trainers=ranks)})
         slot = self.reservation.slots["a"]
-        self.handles = open_trainers(self.reservation.group, slot.trainers, 0.4, environment(120.0), 120.0)
+        self.handles = open_trainers(self.reservation.group, slot.trainers, 0.4, environment_of_actors(120.0), 120.0)
 
     def call(self, method, *arguments):
         import ray
@@ -197,7 +197,7 @@ CASES = {1: (*OBJECTIVES, *REGIMES), 2: (*ANY_STAGE, "token-ppo-constant", "sequ
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_path, report_line):
     folder = folders["qwen"]
-    strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), temperature=1.0)
+    strategy = Strategy(OpenRLHFSettings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), temperature=1.0)
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
     for case in CASES[trainers.ranks] if stage == 2 else ANY_STAGE:
         embedded = EmbeddedEngine("a", folder, device="cpu")
@@ -230,7 +230,7 @@ def test_updates_equal_the_embedded_engine(stage, trainers, world, folders, tmp_
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
 def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, world, folders, prompts, tmp_path):
     folder, ranks = folders["qwen"], trainers.ranks
-    strategy = Strategy(Settings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
+    strategy = Strategy(OpenRLHFSettings(dtype=dtype, zero_stage=stage, trainers=ranks), temperature=1.0)
     optimisation = Optimisation(learning_rate=1e-3, max_tokens=LONGEST, measure=True)
     terms, rows = (
         world.terms("token-ppo-token"),
@@ -266,7 +266,7 @@ def test_sleeping_and_scoring_the_base_change_nothing(stage, dtype, trainers, wo
 
 def test_a_base_that_lacks_a_weight_is_named(folders, tmp_path):
     worker = InProcess().worker
-    worker.init_model_from_pretrained(Strategy(Settings(dtype="fp32"), 1.0), str(folders["qwen"]), 1 << 30)
+    worker.init_model_from_pretrained(Strategy(OpenRLHFSettings(dtype="fp32"), 1.0), str(folders["qwen"]), 1 << 30)
     with pytest.raises(EngineError, match=r"no safetensors file holds model\..*so the base cannot be scored"):
         worker.base_logprobs([], str(tmp_path))
 
@@ -274,11 +274,11 @@ def test_a_base_that_lacks_a_weight_is_named(folders, tmp_path):
 def learn(trainers, terms, prompts, folder, optimisation, budget=256):
     vocabulary = open_vocabulary(folder, chat=False, policy="a")
     ids = {p.id: vocabulary.encode(p) for p in prompts}
-    batches = from_sampler(minibatches(terms, optimisation.updates, optimisation.max_tokens))
+    batches = from_sampler(cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens))
     rows = [[AnswerRow(ids[a.prompt_id], a.tokens, a.mask) for _, a in b.live()] for b in batches]
     splits = [learning_splits(b, own, trainers.ranks, budget) for b, own in zip(batches, rows, strict=True)]
     plans = PerRank([[tuple(s.batches[rank] for s in own) for own in splits] for rank in range(trainers.ranks)])
-    learnt = report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
+    learnt = make_report(terms, batches, rows, splits, trainers.call("learn", plans, optimisation))
     return (
         learnt.loss,
         learnt.gradient_norm,
@@ -338,14 +338,14 @@ def grow(trainers, strategy, world, folder, **more):
 @pytest.mark.parametrize("stage", [2, 3])
 def test_micro_batches_add_up_in_fp32(stage, world, folders):
     """Item 5: the norm of 24 micro-batches' bf16 gradients is that of their sum in fp32."""
-    strategy = Strategy(Settings(zero_stage=stage), 1.0)
+    strategy = Strategy(OpenRLHFSettings(zero_stage=stage), 1.0)
     _, norm, (exact, *_), _ = grow(InProcess(), strategy, world, folders["qwen"], measure=True)
     assert norm == pytest.approx(exact, rel=1e-6)
 
 
 def test_a_checkpoint_without_masters_is_not_written(world, folders, tmp_path):
     """Item 1: what DeepSpeed makes of bf16 without ZeRO, which settings refuse."""
-    strategy, trainers = Strategy(Settings(), 1.0), InProcess()
+    strategy, trainers = Strategy(OpenRLHFSettings(), 1.0), InProcess()
     strategy.stage = strategy.args.ds.zero_stage = 0
     strategy.grad_accum_dtype = None  # else DeepSpeed refuses too
     grow(trainers, strategy, world, folders["qwen"])
@@ -381,10 +381,10 @@ def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, traine
     options = {"dtype": dtype, "zero_stage": stage, "trainers": trainers.ranks, "lora": lora}
     if lora and stage == 3:
         with pytest.raises(SuiteError, match="engine_options: lora needs zero_stage 0 or 2"):
-            read_options(Settings, options)
+            read_options(OpenRLHFSettings, options)
         return
     folder, terms = folders["qwen"], world.terms("token-ppo-token")[:1]
-    strategy = Strategy(read_options(Settings, options), 1.0)
+    strategy = Strategy(read_options(OpenRLHFSettings, options), 1.0)
     grow(trainers, strategy, world, folder)
     ours = sealed(trainers, tmp_path / "ours", 1)
     entries = [name.partition(":")[0] for file, name in ours if file == checkpoint.OPTIMISER]
@@ -408,13 +408,13 @@ def test_checkpoints_pass_between_engines_bit_for_bit(stage, dtype, lora, traine
 
 
 def in_memory():
-    return sum(storage.nbytes() for storage in storages(all_tensors("cpu")))
+    return sum(storage.nbytes() for storage in storages_of(all_tensors("cpu")))
 
 
 def test_only_the_first_rank_keeps_what_is_saved(world, folders, tmp_path, monkeypatch):
     """Item 6: any other rank takes part, and has one tensor at a time."""
     trainers = InProcess()
-    grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
+    grow(trainers, Strategy(OpenRLHFSettings(), 1.0), world, folders["qwen"])
     original, taken = state.safe_get_full_optimizer_state, []
 
     def gather(*arguments):
@@ -443,7 +443,7 @@ def test_memory_is_given_back_before_another_model_is_loaded(world, folders, mon
     trainers = InProcess()
     monkeypatch.setattr(ppo_actor, "Actor", build)
     for _ in range(2):
-        grow(trainers, Strategy(Settings(), 1.0), world, folders["qwen"])
+        grow(trainers, Strategy(OpenRLHFSettings(), 1.0), world, folders["qwen"])
     weights = sum(p.nbytes for p in trainers.worker.actor.model.module.parameters())
     assert taken[1] - taken[0] < 0.5 * weights
 
@@ -451,10 +451,10 @@ def test_memory_is_given_back_before_another_model_is_loaded(world, folders, mon
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_checksums_are_of_whole_weights(stage, trainers, folders):
     """Item 4: whatever the ZeRO stage and the number of ranks, a tied weight once."""
-    strategy = Strategy(Settings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), 1.0)
+    strategy = Strategy(OpenRLHFSettings(dtype="fp32", zero_stage=stage, trainers=trainers.ranks), 1.0)
     trainers.call("init_model_from_pretrained", strategy, str(folders["qwen"]), 1 << 30)
     stored = load_torch(folders["qwen"] / "model.safetensors")
-    expected = {name: checksum(weight) for name, weight in stored.items() if name != "lm_head.weight"}
+    expected = {name: checksum_of(weight) for name, weight in stored.items() if name != "lm_head.weight"}
     for sums in trainers.call("checksums"):
         assert sums == expected
 
@@ -466,8 +466,8 @@ def test_a_checksum_shows_what_differs():
     altered.view(torch.int16)[2999, 1499] ^= 1
     swapped[0], swapped[1] = tensor[1], tensor[0]
     others = [altered, swapped, tensor.T, tensor.reshape(1500, 3000), tensor.half(), tensor.float(), -tensor]
-    assert len({checksum(t) for t in (tensor, *others)}) == 8
-    assert checksum(tensor.T.contiguous().T) == checksum(tensor)
+    assert len({checksum_of(t) for t in (tensor, *others)}) == 8
+    assert checksum_of(tensor.T.contiguous().T) == checksum_of(tensor)
 
 
 @pytest.mark.parametrize(("stage", "dtype"), [(0, "fp32"), (2, "fp32"), (2, "bf16")])
@@ -477,7 +477,7 @@ def test_a_large_vocabulary_in_parts_gives_the_same(stage, dtype, world, folders
     for at_once in (1 << 23, 100):
         monkeypatch.setattr(head, "LOGITS", at_once)
         trainers = InProcess()
-        strategy = Strategy(Settings(dtype=dtype, zero_stage=stage), 0.7)
+        strategy = Strategy(OpenRLHFSettings(dtype=dtype, zero_stage=stage), 0.7)
         grow(trainers, strategy, world, folders["qwen"])
         rows = scoring_split([AnswerRow([5, 6], np.array([7, 8, 9], np.int32))], 1, 64).batches[0]
         assert trainers.worker.trainer.head.fits(5) == (at_once > 100)

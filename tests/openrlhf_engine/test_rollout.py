@@ -20,8 +20,8 @@ from vllm.config import VllmConfig
 from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS, LogitBiasState
 
 from harness.engines.openrlhf import engine, seams
-from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.remote import RemoteActor, end, processes
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
+from harness.engines.openrlhf.remote import RemoteActor, end_actors, list_own_processes
 from harness.engines.openrlhf.rollout import RolloutWorker
 from harness.engines.openrlhf.strategy import Strategy
 from harness.engines.protocol import Sample, Sampling
@@ -42,7 +42,7 @@ def test_more_forbidden_ids_than_the_newer_runner_holds_go_to_the_older_one(more
     monkeypatch.setattr(engine, "open_rollouts", lambda *given: handed.update(given[4]) or [])
     policy = object.__new__(engine.OpenRLHFEngine)
     policy.__dict__.update(
-        name="a", _folder="", _settings=Settings(), _group=None, _slot=None, _closed=False, _trainers=[],
+        name="a", _folder="", _settings=OpenRLHFSettings(), _group=None, _slot=None, _closed=False, _trainers=[],
         _vocabulary=SimpleNamespace(forbidden=frozenset(ids)),
     )  # fmt: skip
     policy._open_rollouts()
@@ -62,10 +62,10 @@ def test_answers_that_the_engines_own_limit_ended_are_no_answers(monkeypatch):
         model_ids=lambda prompt: [1], text=lambda ids, finished: "", stop=(0,), forbidden=frozenset()
     )
     policy.__dict__.update(
-        name="a", _settings=Settings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
+        name="a", _settings=OpenRLHFSettings(max_length=8), _vocabulary=vocabulary, _ends=(), _rollouts=[MagicMock()],
         _lease=SimpleNamespace(turn=lambda *held: nullcontext()),
     )  # fmt: skip
-    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather", lambda *given, **more: [samples])
+    monkeypatch.setattr(engine.OpenRLHFEngine, "_gather_answers", lambda *given, **more: [samples])
     monkeypatch.setattr(engine.OpenRLHFEngine, "_rollout_cores", lambda self: [])
     ask = lambda longest: policy.sample([Prompt("p", "p", "")], np.zeros((1, 3), np.uint64), Sampling(1.0, longest))  # noqa: E731
     assert len(ask(5)[0]) == 3
@@ -79,8 +79,12 @@ def test_starting_may_take_longer_than_a_rank_waits_for_another(monkeypatch):
     """25.10: 300 s were for imports, weights, compilation and graphs, and NCCL's time-out too."""
     given = []
     monkeypatch.setattr(Strategy.__base__, "setup_distributed", lambda self, timeout: given.append(timeout))
-    assert Settings().start_seconds == 900.0
-    for settings in (Settings(), Settings(start_seconds=10.0, call_seconds=60.0), Settings(call_seconds=60.0)):
+    assert OpenRLHFSettings().start_seconds == 900.0
+    for settings in (
+        OpenRLHFSettings(),
+        OpenRLHFSettings(start_seconds=10.0, call_seconds=60.0),
+        OpenRLHFSettings(call_seconds=60.0),
+    ):
         Strategy(settings, 1.0).setup_distributed()
     assert given == [timedelta(seconds=1800), timedelta(seconds=60), timedelta(seconds=900)]
 
@@ -120,9 +124,9 @@ def test_vllm_workers_that_ray_started_are_waited_for(ray_cluster):
         SimpleNamespace(collective_rpc=collective_rpc),
         {"distributed_executor_backend": "ray"},
     )
-    own = {process.pid for process in processes()}
+    own = {process.pid for process in list_own_processes()}
     known = [process for process in asyncio.run(rollout.processes()) if process.pid not in own]
     assert len(known) >= 2
     alive = [psutil.Process(process.pid) for process in known]
-    end([RemoteActor("rollout engine 0", worker) for worker in workers], known)
+    end_actors([RemoteActor("rollout engine 0", worker) for worker in workers], known)
     assert not [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]

@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.journal import read_journal
 
 pytestmark = pytest.mark.timeout(2700)
@@ -103,7 +103,7 @@ def lose_a_part(process, part, sent, folder):
 def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp_path, folders, report_line):
     suite, results = tmp_path / "losses.yaml", tmp_path / "results"
     suite.write_text(SUITE.format(silence=SILENCE, steps=STEPS, **folders))
-    (cell,) = prepare(str(suite), results, only=["pair/sgt/1"]).cells
+    (cell,) = prepare_named(str(suite), results, only=["pair/sgt/1"]).cells
     folder = results / "losses" / cell.key
     for attempt, (part, sent, named) in enumerate(PARTS, start=1):
         with running(suite, results) as process:
@@ -118,12 +118,12 @@ def test_a_run_that_lost_a_part_says_which_and_the_next_ones_finish_the_cell(tmp
         assert waited < SILENCE + SLACK
         _, alive = psutil.wait_procs(everyone, timeout=10)
         assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
-        status = prepare(str(suite), results, only=["pair/sgt/1"]).statuses()
+        status = prepare_named(str(suite), results, only=["pair/sgt/1"]).statuses()
         assert [(s.state, s.attempts) for s in status] == [("failed", attempt)]
     with running(suite, results) as process:
         code, errors = ended(process, 900)
     assert code == 0, errors
-    (status,) = prepare(str(suite), results, only=["pair/sgt/1"]).statuses()
+    (status,) = prepare_named(str(suite), results, only=["pair/sgt/1"]).statuses()
     assert (status.state, status.attempts) == ("done", len(PARTS) + 1)
     steps = read_journal(folder).tables["steps"].to_pylist()
     assert sorted((row["policy"], row["step"]) for row in steps) == [(p, s) for p in "ab" for s in range(1, STEPS + 1)]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from harness.engines.openrlhf.offload import DeviceLease, Devices, MemoryState
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import EngineError
 
 NOTHING, WEIGHTS, ALL = MemoryState
@@ -19,7 +19,7 @@ class Recorded:
 
     def __init__(self, turns, log, name, **settings):
         self.place = DeviceLease(
-            name, turns, Settings(**settings),
+            name, turns, OpenRLHFSettings(**settings),
             lambda held: log.append(f"{name} trainer {held.name}"), lambda held: log.append(f"{name} rollout {held.name}"),
         )  # fmt: skip
 

@@ -187,10 +187,10 @@ def test_openrlhf_reads_no_argument_that_the_engine_does_not_set():
     """Every `args.x.y` in the classes in use is set, or read with a default."""
     import re
 
-    from harness.engines.openrlhf.plugin import Settings
-    from harness.engines.openrlhf.strategy import arguments
+    from harness.engines.openrlhf.plugin import OpenRLHFSettings
+    from harness.engines.openrlhf.strategy import make_arguments
 
-    ours = arguments(Settings(), 1.0)
+    ours = make_arguments(OpenRLHFSettings(), 1.0)
     unused = {"dynamic_batch_enable", "max_tokens_per_gpu"}
     missing = set()
     for name in (

@@ -23,8 +23,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness.engines.embedded.numerics import ENVIRONMENT, require
-from harness.limits import UNUSED, loading
+from harness.engines.embedded.numerics import ENVIRONMENT, require_portable
+from harness.limits import UNUSED, without_collection
 
 FAMILIES = ("llama", "qwen", "neox", "gpt2")
 REGIMES = (
@@ -53,12 +53,12 @@ def stage0(family: str, folder: Path) -> tuple[str, str]:
     from harness.engines.embedded.engine import EmbeddedEngine
     from harness.engines.embedded.families import build_model, build_tokenizer
     from harness.engines.embedded.presets import PRESETS, draw_examples
-    from harness.engines.embedded.warmup import Pretrainer, Schedule
+    from harness.engines.embedded.warmup import Pretrainer, RateSchedule
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, 0, tokenizer)
     examples = draw_examples(PRESETS["trap"], "add", Random(0))
-    Pretrainer(model, tokenizer, examples, Schedule()).run(STEPS, lambda done: None)
+    Pretrainer(model, tokenizer, examples, RateSchedule()).run(STEPS, lambda done: None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     case = Case(
@@ -148,14 +148,14 @@ def cells(
 
     from harness.phases import Interrupted
     from harness.session.driver.jobs import job_of, run_job
-    from harness.session.suite.prepare import prepare
+    from harness.session.suite.prepare import prepare_named
     from harness.store.journal import read_journal
     from harness.verification.verifier import Verifier
 
     file = place / "portable.yaml"
     file.write_text(SUITE.format(regimes=", ".join(regimes), **folders))
     with Verifier(workers=1) as verifier:
-        for made in prepare(str(file), place / "results").cells:
+        for made in prepare_named(str(file), place / "results").cells:
             folder = place / "results" / made.key
             try:
                 run_job(job_of(made, folder), verifier, lambda done, total, words: None, lambda: steps < 2)
@@ -194,9 +194,9 @@ def _bytes(tensor: Any) -> bytes:
 
 def main() -> None:
     os.environ.update(ENVIRONMENT | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"})
-    with loading(*UNUSED):
+    with without_collection(*UNUSED):
         import harness.session.cell.cell  # noqa: F401  what the cells need
-    require()
+    require_portable()
     verb, *folder = sys.argv[1:] or ["all"]
     with tempfile.TemporaryDirectory() as root:
         place = Path(*folder or [root])

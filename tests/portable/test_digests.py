@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.engines.embedded.numerics import lacking
+from harness.engines.embedded.numerics import explain_unable
 from tests.portable.digest import REGIMES
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ EMULATED = ("Haswell", "EPYC-Rome", "EPYC-Milan")
 """An Intel and two AMDs. Debian 12's emulator knows no AVX-512."""
 
 pytestmark = [
-    pytest.mark.skipif(bool(why := lacking()), reason=why or "this machine can"),
+    pytest.mark.skipif(bool(why := explain_unable()), reason=why or "this machine can"),
     pytest.mark.skipif(torch.__version__.partition("+")[0] != PINNED, reason=f"the digests are torch {PINNED}'s"),
 ]
 

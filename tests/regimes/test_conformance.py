@@ -17,9 +17,9 @@ from harness.learning.advantages import GRPO, grpo_advantages, own_term, peer_an
 from harness.learning.conformance import check_regime, situations
 from harness.learning.hints import Hint
 from harness.learning.regime import Need, Regime
-from harness.learning.registry import PLUGINS, build, installed, resolved
+from harness.learning.registry import PLUGINS, build, installed, resolve_options
 from harness.learning.terms import Objective, Term
-from harness.plugins import _load
+from harness.plugins import _load_class
 
 SHARES = {
     "independent": set(), "naive": {TextRollout}, "prp": {Rollout}, "xgrpo": {GroupValue}, "sgt": {Success},
@@ -66,9 +66,9 @@ def test_what_is_shared_and_needed():
 
 def test_options_younger_than_stored_cells_are_left_out_at_their_defaults():
     """So that these keep their keys."""
-    assert resolved(build("copd", {}).options) == {"ratio": 1.5, "beta": 1.0}
-    assert resolved(build("rlccf", {}).options) == {}
-    assert resolved(build("copd", {"alpha": 0.1}).options) == {"ratio": 1.5, "beta": 1.0, "alpha": 0.1}
+    assert resolve_options(build("copd", {}).options) == {"ratio": 1.5, "beta": 1.0}
+    assert resolve_options(build("rlccf", {}).options) == {}
+    assert resolve_options(build("copd", {"alpha": 0.1}).options) == {"ratio": 1.5, "beta": 1.0, "alpha": 0.1}
 
 
 @pytest.mark.parametrize("name", SHARES)
@@ -299,7 +299,7 @@ class TaggedOptions:
 
 
 def test_an_option_that_is_a_set_has_one_order_in_keys_and_is_read_again_as_written():
-    written = resolved(TaggedOptions())
+    written = resolve_options(TaggedOptions())
     assert (
         written == {"tags": list("abcdefgh"), "levels": [[1, 2]]} == msgspec.json.decode(msgspec.json.encode(written))
     )
@@ -310,6 +310,6 @@ def test_a_name_that_two_packages_claim_is_refused(tmp_path, monkeypatch):
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rival\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[harness.regimes]\nsgt = rival:SGT\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("harness.plugins._load", _load.__wrapped__)
+    monkeypatch.setattr("harness.plugins._load_class", _load_class.__wrapped__)
     with pytest.raises(PluginError, match=r"\(regimes.sgt:SGT\), rival \(rival:SGT\)"):
         PLUGINS.load("sgt")

@@ -12,18 +12,18 @@ from worlds import MAX_TOKENS, make_world
 
 from harness.experience.answers import AnswerId, Group, Inbox, PeerScores
 from harness.learning.advantages import grpo_advantages
-from harness.learning.minibatches import from_sampler, minibatches, pack
+from harness.learning.minibatches import cut_into_minibatches, from_sampler, pack_answers
 from harness.learning.registry import build
-from harness.learning.surrogate import surrogate
+from harness.learning.surrogate import surrogate_loss
 from harness.learning.terms import OLD
 
 
 def gradients(world, terms):
     """By answer, in float32, of the first update at the sampler's weights."""
-    (batch,) = from_sampler(minibatches(terms, 1, MAX_TOKENS))
+    (batch,) = from_sampler(cut_into_minibatches(terms, 1, MAX_TOKENS))
     live = list(batch.live())
     flat = torch.tensor(np.concatenate([a.sampled for _, a in live]), dtype=torch.float32, requires_grad=True)
-    surrogate(flat, pack(batch, live))[0].backward()
+    surrogate_loss(flat, pack_answers(batch, live))[0].backward()
     parts = np.split(flat.grad.numpy(), np.cumsum([a.tokens.size for _, a in live])[:-1])
     return {world.key_of(a.tokens): part for (_, a), part in zip(live, parts, strict=True)}
 
@@ -112,7 +112,7 @@ def test_copd_of_a_peer_like_the_learner_has_no_gradient():
 
 
 def gradients_exist(term):
-    (batch,) = from_sampler(minibatches([term], 1, MAX_TOKENS))
+    (batch,) = from_sampler(cut_into_minibatches([term], 1, MAX_TOKENS))
     return list(batch.live())
 
 

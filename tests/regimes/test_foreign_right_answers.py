@@ -14,7 +14,7 @@ from worlds import make_world
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.regime import Context
 from harness.learning.registry import build
-from harness.learning.terms import Schedule, Term, scheduled
+from harness.learning.terms import Schedule, Term, with_step_weights
 from harness.verification.verdict import Verdict
 from regimes.rlccf import next_in_ring
 
@@ -28,23 +28,23 @@ def test_chord_at_mu_zero_is_grpo_bit_for_bit_whatever_peers_send():
         grpo = build("independent", {}).learn(world.own, Inbox(), world.context())
         chord = build("chord", {"mu_first": 0.0, "mu_last": 0.0}).learn(world.own, world.inbox, world.context())
         for step, updates, old in ((1, 1, "sampler"), (7, 3, "trainer"), (20, 2, "trainer")):
-            assert bits(world, scheduled(chord, step, 20), updates, old) == bits(world, grpo, updates, old)
+            assert bits(world, with_step_weights(chord, step, 20), updates, old) == bits(world, grpo, updates, old)
     moved = build("chord", {}).learn(WORLD.own, WORLD.inbox, WORLD.context())
-    assert [bool(t.answers) and t.weight > 0 for t in scheduled(moved, 20, 20)] == [True, True], (
+    assert [bool(t.answers) and t.weight > 0 for t in with_step_weights(moved, 20, 20)] == [True, True], (
         "the comparison can fail"
     )
 
 
 def test_mu_falls_along_half_a_cosine_from_the_first_step_to_the_last():
     terms = build("chord", {}).learn(WORLD.own, WORLD.inbox, WORLD.context())
-    weights = [[t.weight for t in scheduled(terms, step, 45)] for step in range(1, 46)]
+    weights = [[t.weight for t in with_step_weights(terms, step, 45)] for step in range(1, 46)]
     for step, (own, imitation) in enumerate(weights):
         mu = 0.05 + 0.85 * 0.5 * (1 + math.cos(math.pi * step / 44))
         assert (own, imitation) == pytest.approx((1 - mu, mu), rel=1e-12)
-    assert [t.weight for t in scheduled(terms, 1, 1)] == pytest.approx([0.1, 0.9])
+    assert [t.weight for t in with_step_weights(terms, 1, 1)] == pytest.approx([0.1, 0.9])
     plain = Term("own", "own", terms[0].objective, (), weight=0.3)
-    assert scheduled([plain], 2, 3) == [plain]
-    half = scheduled([replace(plain, schedule=Schedule(1.0, 0.0))], 2, 3)[0]
+    assert with_step_weights([plain], 2, 3) == [plain]
+    half = with_step_weights([replace(plain, schedule=Schedule(1.0, 0.0))], 2, 3)[0]
     assert (half.weight, half.schedule) == (pytest.approx(0.15), None)
 
 

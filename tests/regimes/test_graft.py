@@ -11,7 +11,7 @@ import pytest
 from worlds import make_world
 
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
-from harness.learning.minibatches import minibatches
+from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.verification.verdict import Verdict
@@ -107,7 +107,7 @@ def test_the_weight_is_the_frozen_cross_ratio_and_what_the_floor_refuses_is_in_n
     terms = learn({"x": {"k": "00", "a": "10"}, **RETURN}, log_s=log_s)
     assert [a.weight for a in terms[1].answers] == pytest.approx(weights, rel=1e-6)
     assert all(a.mask is None for a in terms[1].answers)
-    (batch,) = minibatches(terms, 1, 4)
+    (batch,) = cut_into_minibatches(terms, 1, 4)
     assert batch.normaliser(terms[0].objective) == 4 + 2 * len(weights), (
         "tokens of the own group and of admitted answers"
     )
@@ -159,6 +159,6 @@ def test_random_prompts_are_as_many_and_no_balancing_takes_all():
 def test_mini_batches_of_peer_groups_come_last_first_or_in_their_place(order, expected):
     """One prompt a mini-batch."""
     step = {"x": {"k": "00", "a": "10"}, "o": {"k": "10"}, "y": {"k": "00", "a": "10"}, "r": {"k": "10", "a": "00"}}
-    batches = minibatches(learn({**step, "r2": RETURN["r"]}, order=order), 5, 4)
+    batches = cut_into_minibatches(learn({**step, "r2": RETURN["r"]}, order=order), 5, 4)
     learnt = [{a.prompt_id for t in batch.terms for a in t.answers} for batch in batches]
     assert [prompt for (prompt,) in learnt if prompt != "r2"] == expected

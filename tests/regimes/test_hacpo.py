@@ -8,7 +8,7 @@ import pytest
 from worlds import MAX_TOKENS, make_world
 
 from harness.experience.answers import Inbox
-from harness.learning.minibatches import minibatches
+from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.registry import build
 
 HISTORY = [make_world(s, policies=3, prompts=4) for s in range(20, 29)]
@@ -92,10 +92,10 @@ def test_prompts_without_own_valid_answers_still_teach_from_peers():
 def test_peers_share_the_only_mini_batch_and_its_bound():
     world = make_world(0)
     terms = build("hacpo", {}).learn(world.own, world.inbox, world.context())
-    (batch,) = minibatches(terms, 1, MAX_TOKENS)
+    (batch,) = cut_into_minibatches(terms, 1, MAX_TOKENS)
     assert all(t.answers for t in batch.terms)
     assert batch.terms[1].objective.bounds(batch.update) == (0.8, 1.0)
-    first, second, third, fourth = minibatches(terms, 4, MAX_TOKENS)
+    first, second, third, fourth = cut_into_minibatches(terms, 4, MAX_TOKENS)
     assert not first.terms[1].answers + second.terms[1].answers
     assert [b.terms[1].objective.bounds(b.update)[0] for b in (third, fourth)] == pytest.approx([0.85, 0.875])
     assert terms[1].objective.bounds(50) == (1.0, 1.0)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from worlds import MAX_TOKENS, World, make_world
 
-from harness.learning.minibatches import minibatches, pack, settle
+from harness.learning.minibatches import cut_into_minibatches, fill_old_logprobs, pack_answers
 from harness.learning.registry import build
-from harness.learning.surrogate import surrogate
-from harness.learning.terms import scheduled
+from harness.learning.surrogate import surrogate_loss
+from harness.learning.terms import with_step_weights
 
 STEPS = [
     ({"policies": 2}, 1, 0, "sampler"),
@@ -54,7 +54,7 @@ def harness_step(world, terms, logp, updates, old_logprobs):
         return [at_start(world, world.key_of(a)) for a in answers]
 
     prompts = [g.prompt for g in world.own]
-    for batch in settle(minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs):
+    for batch in fill_old_logprobs(cut_into_minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs):
         live = list(batch.live())
         if not live:
             losses.append(0.0)
@@ -63,7 +63,7 @@ def harness_step(world, terms, logp, updates, old_logprobs):
         masks = [torch.as_tensor(np.ones(a.tokens.size, bool) if a.mask is None else a.mask) for _, a in live]
         takes = [logp[k].detach()[mask] for k, mask in zip(keys, masks, strict=True)]
         flat = torch.cat(takes).requires_grad_()
-        loss, _ = surrogate(flat, pack(batch, live))
+        loss, _ = surrogate_loss(flat, pack_answers(batch, live))
         loss.backward()
         losses.append(loss.item())
         for key, mask, part in zip(keys, masks, flat.grad.split([t.numel() for t in takes]), strict=True):
@@ -228,7 +228,7 @@ def compare(case: Case, step: tuple[Any, ...], regime: Any, loss_of: Callable[..
     sizes, updates, seed, old_logprobs = step
     world, updates = make_world(seed, prompts=8, **sizes), min(updates, case.updates)
     logp = current(world, seed)
-    terms = scheduled(regime.learn(world.own, world.inbox, world.context(updates=updates)), 1, 10)
+    terms = with_step_weights(regime.learn(world.own, world.inbox, world.context(updates=updates)), 1, 10)
     drawn = [world.key_of(a.tokens) for t in terms if t.source == "peer" for a in t.answers]
 
     def denominator(update):

@@ -13,7 +13,7 @@ from worlds import make_world
 
 from harness.experience.answers import Inbox
 from harness.learning.registry import build
-from harness.learning.terms import Phase, scheduled
+from harness.learning.terms import Phase, with_step_weights
 
 REGIMES = ("imitate-then-rl", "score-then-rl")
 WORLD = make_world(3, policies=3)
@@ -21,7 +21,7 @@ WORLD = make_world(3, policies=3)
 
 def learn(name, options, world=WORLD, step=1, steps=10):
     regime = build(name, options)
-    return scheduled(regime.learn(world.own, world.inbox, world.context(step=step)), step, steps)
+    return with_step_weights(regime.learn(world.own, world.inbox, world.context(step=step)), step, steps)
 
 
 @pytest.mark.parametrize(("share", "steps", "first"), [

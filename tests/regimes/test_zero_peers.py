@@ -9,10 +9,10 @@ from test_losses import CASES
 from worlds import MAX_TOKENS, make_world
 
 from harness.experience.answers import Inbox
-from harness.learning.minibatches import minibatches, pack, settle
+from harness.learning.minibatches import cut_into_minibatches, fill_old_logprobs, pack_answers
 from harness.learning.registry import build, installed
-from harness.learning.surrogate import surrogate
-from harness.learning.terms import OLD, scheduled
+from harness.learning.surrogate import surrogate_loss
+from harness.learning.terms import OLD, with_step_weights
 
 # xgrpo with one's own answers alone is GRPO only where its deviation is
 VARIANTS = [(c.regime, c.options) for c in CASES.values() if c.options.get("normalise") != "none"]
@@ -39,11 +39,13 @@ def bits(world, terms, updates, old_logprobs):
         return [world.answers[k].logprobs + np.float32(0.01) for k in map(world.key_of, answers)]
 
     prompts = [g.prompt for g in world.own]
-    for batch in settle(minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs, correction=2.0):
+    for batch in fill_old_logprobs(
+        cut_into_minibatches(terms, updates, MAX_TOKENS), prompts, score, old_logprobs, correction=2.0
+    ):
         if live := list(batch.live()):
             now = [a.sampled + drift[world.key_of(a.tokens)] for _, a in live]
             logp = torch.tensor(np.concatenate(now), dtype=torch.float32, requires_grad=True)
-            loss, _ = surrogate(logp, pack(batch, live))
+            loss, _ = surrogate_loss(logp, pack_answers(batch, live))
             loss.backward()
             batches.append((batch.update, loss.detach().numpy().tobytes(), logp.grad.numpy().tobytes()))
     return batches
@@ -78,6 +80,6 @@ def test_bit_for_bit(world, name, options):
     for updates, old in ((1, "sampler"), (3, "trainer")):
         assert bits(world, learnt, updates, old) == bits(world, expected, updates, old)
     if world is WORLDS["plain"]:  # the comparison can fail: with peers the same regime differs
-        shared = scheduled(build(name, options).learn(world.own, world.inbox, world.context()), 1, 2)
+        shared = with_step_weights(build(name, options).learn(world.own, world.inbox, world.context()), 1, 2)
         one, other = ([(id(a.tokens), a.advantage) for t in terms for a in t.answers] for terms in (shared, expected))
         assert one != other

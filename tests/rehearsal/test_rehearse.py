@@ -14,14 +14,14 @@ import pytest
 import yaml
 from running import harness, here, installed
 
-from harness.allocation.shapes import shipped
+from harness.allocation.shapes import shipped_configs
 from harness.experience.answers import Prompt
 from harness.rehearsal import standins
-from harness.rehearsal.rehearse import Rehearsal, examine, name_of, rehearse
-from harness.session.cell.manifests import manifest_of, mark
+from harness.rehearsal.rehearse import Rehearsal, examine_suite, name_of, rehearse_suite
+from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.driver.matrix import RunSummary
 from harness.session.suite.planning import plan_for
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.suite.schema import Policy
 
 EQUAL = """
@@ -109,16 +109,16 @@ def unequal(raw: dict[str, Any], place: Path) -> None:
 
 def too_large(raw: dict[str, Any], place: Path) -> None:
     """Weights of 8 B parameters, of 100 cells with 3 regimes: some 10 TB."""
-    (place / "qwen/config.json").write_text(json.dumps(dict(shipped()["Qwen3-8B"])))
+    (place / "qwen/config.json").write_text(json.dumps(dict(shipped_configs()["Qwen3-8B"])))
     raw["seeds"] = list(range(100))
 
 
 def taken_key(raw: dict[str, Any], place: Path) -> None:
     """The results hold another cell under the key of one of these."""
     (place / "first.yaml").write_text(yaml.safe_dump(raw))
-    prepared = prepare(str(place / "first.yaml"), place / "results")
+    prepared = prepare_named(str(place / "first.yaml"), place / "results")
     cell = prepared.every[0]
-    mark(prepared.folder / cell.key, msgspec.structs.replace(manifest_of(cell), regime="luffy"), "done")
+    mark_state(prepared.folder / cell.key, msgspec.structs.replace(manifest_of(cell), regime="luffy"), "done")
 
 
 FAULTS: dict[str, Spoil] = {
@@ -139,7 +139,7 @@ WORDS = {
 
 def examined(raw: dict[str, Any], place: Path, inventory: str | None = None) -> Rehearsal:
     (place / "lab.yaml").write_text(yaml.safe_dump(raw))
-    return examine(str(place / "lab.yaml"), place / "results", place / "rehearsal", inventory=inventory)[0]
+    return examine_suite(str(place / "lab.yaml"), place / "results", place / "rehearsal", inventory=inventory)[0]
 
 
 def test_the_plan_is_of_the_suite_as_given_although_its_data_is_absent(raw, tmp_path):
@@ -148,7 +148,7 @@ def test_the_plan_is_of_the_suite_as_given_although_its_data_is_absent(raw, tmp_
     report = examined(raw, tmp_path, "8xH100-80G")  # whatever memory this machine has free
     places = [(finding.name, finding.place) for finding in report.findings]
     assert places == [("dataset", at) for at in ("training.task", "evaluation.tasks[0]", "evaluation.tasks[2]")]
-    planned = plan_for(prepare(str(tmp_path / "lab.yaml"), tmp_path / "results"), "8xH100-80G")
+    planned = plan_for(prepare_named(str(tmp_path / "lab.yaml"), tmp_path / "results"), "8xH100-80G")
     assert report.needs["predicted"] == msgspec.to_builtins(planned)["predicted"]
 
 
@@ -176,11 +176,11 @@ def test_a_file_that_the_command_line_names_may_lie_anywhere(raw, tmp_path, tmp_
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump(raw))
     given = [f"training.task={{file: {os.path.relpath(outside)}, scorer: exact}}"]
     places = str(tmp_path / "lab.yaml"), tmp_path / "results", tmp_path / "rehearsal"
-    assert not examine(*places, given)[0].findings
-    monkeypatch.setattr(standins, "teach", lambda *_: None)
+    assert not examine_suite(*places, given)[0].findings
+    monkeypatch.setattr(standins, "teach_answers", lambda *_: None)
     monkeypatch.setattr("harness.rehearsal.rehearse.run_matrix", lambda *_: RunSummary(interrupted=True))
     with pytest.raises(KeyboardInterrupt):
-        rehearse(*places, given, only=["pair/sgt/*"])
+        rehearse_suite(*places, given, only=["pair/sgt/*"])
 
 
 @pytest.mark.slow_but("template", "disk", "length")
@@ -263,7 +263,7 @@ def test_what_cannot_be_rehearsed_is_refused(raw, tmp_path):
 
 @pytest.mark.parametrize("model", ["Qwen3-4B", "Llama-3.2-3B", "SmolLM3-3B", "gemma-3-270m", "h2o-danube3-500m-chat"])
 def test_a_stand_in_has_the_architecture_and_a_chat_template(tmp_path, model):
-    config = shipped()[model]
+    config = shipped_configs()[model]
     standins.write_tokenizer(tmp_path / "tokenizer", config, None)
     standins.write_model(tmp_path / "tiny", tmp_path / "tokenizer")
     made = json.loads((tmp_path / "tiny/config.json").read_text())
@@ -287,7 +287,7 @@ def test_a_stand_in_has_the_architecture_and_a_chat_template(tmp_path, model):
 def test_a_stand_in_answers(tmp_path, config):
     standins.write_tokenizer(tmp_path / "tokenizer", config, None)
     standins.write_model(tmp_path / "tiny", tmp_path / "tokenizer")
-    standins.teach(tmp_path / "tiny", Policy(name="a", model="a"), [Prompt("q", "1 + 1 = ?", "2")])
+    standins.teach_answers(tmp_path / "tiny", Policy(name="a", model="a"), [Prompt("q", "1 + 1 = ?", "2")])
 
 
 def quantised(folder: Path) -> None:
@@ -329,7 +329,7 @@ def test_what_cannot_be_replaced_ends_in_a_report_too(raw, tmp_path):
     file = tmp_path / "llama/config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_position_embeddings": 8}))
     (tmp_path / "lab.yaml").write_text(yaml.safe_dump({**raw, "engine_options": {}, "engine": "embedded"}))
-    report, plan = rehearse(str(tmp_path / "lab.yaml"), tmp_path / "results", tmp_path / "rehearsal")
+    report, plan = rehearse_suite(str(tmp_path / "lab.yaml"), tmp_path / "results", tmp_path / "rehearsal")
     assert plan is None
     assert report.findings[-1].name == "model"
     assert "positions" in report.findings[-1].problem

@@ -57,16 +57,16 @@ OTHERS = "def check(f):\n    assert f(2) > 3\n    assert 8 < f(3) < 10\ncheck(f)
 @pytest.mark.parametrize("tests", [LITERALS, OTHERS], ids=["literals", "others"])
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_program_that_says_that_it_passes_does_not(name: str, tests: str) -> None:
-    assert programs.run(FORGERIES[name], tests).startswith("failed")
-    assert programs.run("def f(x): return x * x", tests) == ""
+    assert programs.run_program(FORGERIES[name], tests).startswith("failed")
+    assert programs.run_program("def f(x): return x * x", tests) == ""
 
 
 def test_a_value_that_claims_to_equal_everything_does_not_equal_a_literal() -> None:
     body = "    def __eq__(self, other): return True\n    __hash__ = None\ndef f(x): return Same()"
     for base in ("", "(int)", "(float)"):
-        assert programs.run(f"class Same{base}:\n{body}", LITERALS) == "failed in the tests: AssertionError"
+        assert programs.run_program(f"class Same{base}:\n{body}", LITERALS) == "failed in the tests: AssertionError"
     claims = "class Same(list):\n    def __eq__(self, other): return True\ndef f(x): return Same()"
-    assert programs.run(claims, "assert f(2) == [4]") == "failed in the tests: AssertionError"
+    assert programs.run_program(claims, "assert f(2) == [4]") == "failed in the tests: AssertionError"
 
 
 def test_what_is_expected_never_enters_the_programs_process() -> None:
@@ -100,8 +100,8 @@ def test_tests_of_another_form_run_whole(tests: str) -> None:
 def test_values_that_python_calls_equal_are(value: str, literal: str) -> None:
     program = f"def f(x): return {value}"
     assert eval(f"({value}) == ({literal})")
-    assert programs.run(program, f"assert f(0) == {literal}") == ""
-    assert programs.run(program, f"assert {literal} == f(0)") == ""
+    assert programs.run_program(program, f"assert f(0) == {literal}") == ""
+    assert programs.run_program(program, f"assert {literal} == f(0)") == ""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,8 @@ def test_values_that_python_calls_equal_are(value: str, literal: str) -> None:
 def test_values_that_python_calls_unequal_are(value: str, literal: str) -> None:
     assert not eval(f"({value}) == ({literal})")
     assert (
-        programs.run(f"def f(x): return {value}", f"assert f(0) == {literal}") == "failed in the tests: AssertionError"
+        programs.run_program(f"def f(x): return {value}", f"assert f(0) == {literal}")
+        == "failed in the tests: AssertionError"
     )
 
 
@@ -122,9 +123,11 @@ def test_steps_share_names_and_state() -> None:
     program = "class Stack(list):\n    def push(self, x): self.append(x)\nseen = []\ndef f(x): seen.append(x); return len(seen)"
     tests = "s = Stack()\ns.push(4)\nassert s.pop() == 4\nfor i in range(3): f(i)\nassert seen == [0, 1, 2]\n"
     tests += "assert [f(i) for i in s] == []"
-    assert programs.run(program, tests) == ""
-    assert programs.run(program, tests.replace("[0, 1, 2]", "[0, 1]")) == "failed in the tests: AssertionError"
-    assert programs.run(program, tests.replace("s.push(4)", "s.shove(4)")) == "failed in the tests: AttributeError"
+    assert programs.run_program(program, tests) == ""
+    assert programs.run_program(program, tests.replace("[0, 1, 2]", "[0, 1]")) == "failed in the tests: AssertionError"
+    assert (
+        programs.run_program(program, tests.replace("s.push(4)", "s.shove(4)")) == "failed in the tests: AttributeError"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,4 +144,4 @@ def test_tests_that_pass_once_and_then_take_too_long_are_no_verdict(monkeypatch:
     again = iter(["", "over-limit: time", "over-limit: time"])
     monkeypatch.setattr(programs, "_run_steps", lambda *_: next(again))
     with pytest.raises(Undecided, match="passed once"):
-        programs.run("def f(x): return x * x", OTHERS)
+        programs.run_program("def f(x): return x * x", OTHERS)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from harness.learning.hints import without_answer
-from harness.verification.catalogue import called, scorer_of
+from harness.verification.catalogue import scorer_called, scorer_of
 from harness.verification.verifier import Verifier
 
 PROSE = "Let us think about what is asked here and write it down"
@@ -37,7 +37,7 @@ LEAKS = {
 
 def stripped(verifier: Verifier, name: str, gold: str, text: str) -> tuple[str, str]:
     """The hint, and what the peer's final answer is read as."""
-    judge = verifier.by(called(name))
+    judge = verifier.by(scorer_called(name))
     extracted = judge.verify([(gold, text)])[0].extracted
     right = lambda texts: [v.value != "wrong" for v in judge.verify([(gold, t) for t in texts])]  # noqa: E731
     return without_answer(text, (gold, extracted), scorer_of(name).perfect, right), extracted
@@ -59,7 +59,7 @@ def holds(secret: str, hint: str) -> bool:
 )
 def test_nothing_is_given_away(verifier: Verifier, name: str, gold: str, text: str, keeps: str) -> None:
     text = text.replace("{prose}", PROSE)
-    judge = verifier.by(called(name))
+    judge = verifier.by(scorer_called(name))
     assert judge.verify([(gold, text)])[0].value == "right", "the peer's answer that a hint is made of"
     hint, extracted = stripped(verifier, name, gold, text)
     assert text.startswith(hint)
@@ -76,7 +76,7 @@ def test_nothing_is_given_away(verifier: Verifier, name: str, gold: str, text: s
 def test_every_scorer_is_here_and_its_own_right_examples_give_nothing_away(verifier: Verifier) -> None:
     assert set(LEAKS) == {"math", "exact", "choice", "python", "math_verify_plain", "qwen_grader"}
     for name in LEAKS:
-        judge = verifier.by(called(name))
+        judge = verifier.by(scorer_called(name))
         for gold, text, is_right in scorer_of(name).examples:
             hint, extracted = stripped(verifier, name, gold, text)
             assert not holds(gold, hint), (name, gold, text, hint)

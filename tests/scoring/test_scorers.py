@@ -11,7 +11,7 @@ import pytest
 
 from harness.errors import PluginError
 from harness.verification import programs
-from harness.verification.catalogue import PLUGINS, called, listing, scorer_of
+from harness.verification.catalogue import PLUGINS, list_scorers, scorer_called, scorer_of
 from harness.verification.conformance import CHECKS, HOSTILE
 from harness.verification.scorer import MATH, Called, Score, Scorer, Undecided
 from harness.verification.verdict import Verdict
@@ -21,7 +21,7 @@ SHIPPED = ("math", "exact", "choice", "countdown", "python", "math_verify_plain"
 
 
 def ask(verifier: Verifier, scorer: str, gold: str, text: str) -> Verdict:
-    return verifier.by(called(scorer)).verify([(gold, text)])[0]
+    return verifier.by(scorer_called(scorer)).verify([(gold, text)])[0]
 
 
 @pytest.mark.slow_but("math-")
@@ -32,12 +32,12 @@ def test_conformance(name: str, check) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_all_are_listed_and_an_unknown_one_is_not() -> None:
-    scorers = {info.name: info for info in listing()}
+    scorers = {info.name: info for info in list_scorers()}
     assert set(SHIPPED) <= set(scorers)
     assert all(info.summary and info.origin and not info.error for info in scorers.values() if info.name in SHIPPED)
     with pytest.raises(PluginError, match="did you mean 'exact'"):
-        called("exakt")
-    assert called("math") == MATH
+        scorer_called("exakt")
+    assert scorer_called("math") == MATH
     assert {PLUGINS.results_version(name)[0] for name in SHIPPED} == {"verification", "scoring"}
 
 
@@ -120,8 +120,8 @@ def test_programs_fail_and_take_nothing_with_them(verifier: Verifier, program: s
 def test_the_last_python_block_counts_and_its_name_space_is_the_tests() -> None:
     text = "```python\na = 1\n```\nthen\n```\nshell\n```\n```py\nb = 2\n```"
     assert programs.program_in(text) == "b = 2"
-    assert programs.run("import math\nf = math.floor", "assert f(2.5) == 2") == ""
-    assert programs.run("f = abs", "assert f(-1) == 2") != ""
+    assert programs.run_program("import math\nf = math.floor", "assert f(2.5) == 2") == ""
+    assert programs.run_program("f = abs", "assert f(-1) == 2") != ""
 
 
 def test_a_program_has_no_network_where_the_kernel_allows() -> None:
@@ -129,7 +129,7 @@ def test_a_program_has_no_network_where_the_kernel_allows() -> None:
         assert "network" in programs.Python().remark()
         pytest.skip("this kernel keeps the network")
     look = "names = open('/proc/self/net/dev').read()\nassert 'lo:' in names and names.count(':') == 1, names"
-    assert programs.run(look, "") == ""
+    assert programs.run_program(look, "") == ""
     assert programs.Python().remark() == ""
 
 
@@ -137,14 +137,14 @@ def test_a_program_finds_an_empty_folder_that_is_gone_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert programs.run("import os\nassert os.listdir('.') == []\nopen('left', 'w').write('x')", "") == ""
+    assert programs.run_program("import os\nassert os.listdir('.') == []\nopen('left', 'w').write('x')", "") == ""
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sandbox_that_does_not_start_is_no_answers_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(programs, "SANDBOX", tmp_path / "nowhere.py")
     with pytest.raises(Undecided, match="does not start"):
-        programs.run("f = abs", "")
+        programs.run_program("f = abs", "")
 
 
 def test_no_process_is_left(verifier: Verifier) -> None:
@@ -192,4 +192,4 @@ def test_texts_of_any_length_are_answered(verifier: Verifier) -> None:
     assert ask(verifier, "exact", "x", "y" * (1 << 18)).reason == "over-limit: text"
     assert ask(verifier, "exact", "\U0001f600" * 65_000, "\U0001f600" * 131_000).value == "wrong"
     assert ask(verifier, "exact", "x", "\ud800 x\nx").value == "right"
-    assert len(HOSTILE) == len(verifier.by(called("exact")).verify([("x", text) for text in HOSTILE]))
+    assert len(HOSTILE) == len(verifier.by(scorer_called("exact")).verify([("x", text) for text in HOSTILE]))

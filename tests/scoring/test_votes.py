@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise, votes
+from harness.evaluation.metrics import EvaluationSample, MetricSpec, summarise_samples, votes_of
 from harness.experience.answers import Answer, Group, Inbox, PeerAnswer, Prompt
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.verification import catalogue
-from harness.verification.catalogue import called, same_by, scorer_of
-from harness.verification.scorer import Math, Score, Scorer, beginning, digested
+from harness.verification.catalogue import same_by, scorer_called, scorer_of
+from harness.verification.scorer import Math, Score, Scorer, beginning_of, digest_if_long
 from harness.verification.verdict import KEPT, Verdict
 from harness.verification.verifier import Verifier
 
@@ -21,7 +21,7 @@ PROGRAM = f"```python\ndef f(x):\n{LONG}\n    return {{}}\n```"
 
 def sampled(scorer: str, gold: str, texts: list[str]) -> list[EvaluationSample]:
     with Verifier(workers=1) as verifier:
-        verdicts = verifier.by(called(scorer)).verify([(gold, text) for text in texts])
+        verdicts = verifier.by(scorer_called(scorer)).verify([(gold, text) for text in texts])
     return [
         EvaluationSample(
             task="t", mode="sampled", document="d", repeat=i, prompt="?", text=text, gold=gold, verdict=verdict, tokens=3,
@@ -45,13 +45,13 @@ def test_votes_are_told_apart_by_the_tasks_scorer(
     scorer: str, gold: str, texts: list[str], expected: list[int]
 ) -> None:
     """Programs that differ behind their first half thousand characters are two."""
-    assert votes(sampled(scorer, gold, texts)) == expected
+    assert votes_of(sampled(scorer, gold, texts)) == expected
 
 
 def test_the_majority_of_long_programs_is_not_that_of_their_beginnings() -> None:
     wrong = [PROGRAM.format(f"x + {i}") for i in (1, 2)]
     samples = sampled("python", "assert f(1) == 1", [*wrong, PROGRAM.format("x"), PROGRAM.format("x")])
-    assert summarise("t", [MetricSpec.parse("maj@4")], samples)[0].value == 1.0
+    assert summarise_samples("t", [MetricSpec.parse("maj@4")], samples)[0].value == 1.0
 
 
 def learnt(scorer: str, own: list[str], peers: list[str]) -> list[float]:
@@ -77,11 +77,11 @@ def test_rlccf_gives_no_vote_for_another_text_where_text_is_what_counts() -> Non
 
 def test_what_is_kept_of_a_long_answer_is_told_apart_by_all_of_it() -> None:
     one, other = "x" * 600, "x" * 599 + "y"
-    assert digested("x" * KEPT) == "x" * KEPT
-    assert digested(one) != digested(other)
-    assert len(digested(one)) == KEPT
-    assert one.startswith(beginning(digested(one)))
-    assert beginning("short") == "short"
+    assert digest_if_long("x" * KEPT) == "x" * KEPT
+    assert digest_if_long(one) != digest_if_long(other)
+    assert len(digest_if_long(one)) == KEPT
+    assert one.startswith(beginning_of(digest_if_long(one)))
+    assert beginning_of("short") == "short"
 
 
 class Earlier(Scorer):

@@ -11,7 +11,7 @@ import torch
 from running import run
 
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.tasks.micro import SKILLS
 
@@ -76,7 +76,7 @@ def finished(suite_text: str, shared: Callable[[str, Callable[[Path], object]], 
         run(root / "tiny.yaml", root / "results", few)
 
     root = shared("finished", make)
-    return prepare(str(root / "tiny.yaml"), root / "results", overrides=few)
+    return prepare_named(str(root / "tiny.yaml"), root / "results", overrides=few)
 
 
 @pytest.fixture

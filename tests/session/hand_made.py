@@ -12,13 +12,13 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.exchange.exchange import Exchange
 from harness.exchange.receiving import Received, Receiver
-from harness.exchange.wire import encode
+from harness.exchange.wire import encode_record
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
 from harness.experience.records import GroupValue, Record, Rollout, Success
 from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.judge import Judge
-from harness.session.cell.learners import Learner, verdicts
+from harness.session.cell.learners import Learner, verdicts_of_answers
 from harness.session.cell.step_rows import mark_used
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Policy, Sharing, edges_of
@@ -125,13 +125,13 @@ def hand_made(folder: Path, peer_codec: TokenCodec, updates: int = 1) -> HandMad
     )
     exchange.collect("a", STEP - 1, [PROMPTS["earlier"].id])
     exchange.ledger.clear()
-    messages = [encode(r) for r in _records(peer_codec)]
+    messages = [encode_record(r) for r in _records(peer_codec)]
     exchange.post("b", STEP, [*messages, messages[0], b"garbage", b"more garbage"])
     verifier = Verifier(workers=1)
     try:
         scored = Need.RECEIVER_OLD in learner.regime.needs
         receiver = Receiver(
-            exchange, Sharing(max_staleness=1), partial(verdicts, Judge(verifier)), longest=40, scored=scored
+            exchange, Sharing(max_staleness=1), partial(verdicts_of_answers, Judge(verifier)), longest=40, scored=scored
         )
         received = receiver.collect(learner, STEP, NOW, [PROMPTS["earlier"]])
     finally:

@@ -16,7 +16,7 @@ from harness.engines.protocol import Sample, cut_at
 from harness.errors import PluginError, UsageError
 from harness.experience.answers import Prompt
 from harness.session.cell.judge import Judge
-from harness.session.single.calibrate import NEXT_QUESTION, calibrate, count_rescues
+from harness.session.single.calibrate import NEXT_QUESTION, calibrate_models, count_rescues
 from harness.session.single.levels import measure_level, questions_of
 from harness.tasks import ladder
 from harness.tasks.ladder import evaluation_prompts
@@ -49,7 +49,7 @@ def test_an_answer_without_a_verdict_is_neither_right_nor_wrong(monkeypatch: pyt
     prompts = [Prompt(name, "", "5") for name in "abc"]
     right, wrong, unknown = Verdict("right"), Verdict("wrong"), Verdict("invalid", "timeout")
     said = [right, unknown, wrong, unknown, unknown, unknown]
-    monkeypatch.setattr("harness.session.single.levels.verdicts", lambda *_: said)
+    monkeypatch.setattr("harness.session.single.levels.verdicts_of_answers", lambda *_: said)
     with Verifier(workers=1) as verifier:
         standing, solved = measure_level("p", "add1", prompts, [[sample("5")] * 2] * 3, Judge(verifier))
         assert (standing.pass1, standing.pass_any, standing.prompts) == (0.5, 0.5, 2)
@@ -98,12 +98,12 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
     monkeypatch.setattr(f"{place}.EmbeddedEngine", lambda *_, **__: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(f"{place}.sample_answers", sampled)
     how: dict[str, Any] = {"task": "ladder", "levels": ["add1", "mul1x1"], "answers": 1, "plain": True}
-    calibrate(["any"], prompts=50, few_shot=4, **how)
+    calibrate_models(["any"], prompts=50, few_shot=4, **how)
     assert 85 < len(asked) < 100
     assert {text.count(text[text.rindex("Q:") :]) for text in asked} == {1}
     most = len(questions_of("ladder", "mul1x1", 64))
     with pytest.raises(UsageError, match="shows the solution of every question of mul1x1"):
-        calibrate(["any"], prompts=4, few_shot=most, **how | {"levels": ["mul1x1"]})
+        calibrate_models(["any"], prompts=4, few_shot=most, **how | {"levels": ["mul1x1"]})
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_no_question_is_asked_whose_solution_is_shown(monkeypatch: pytest.Monkey
 def test_faults_are_one_line(models: list[str], settings: dict[str, object], words: str, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("HARNESS_CACHE", str(tmp_path))
     with pytest.raises(UsageError, match=words) as caught:
-        calibrate(models, **{"task": "ladder", "prompts": 2, "answers": 2, **settings})  # type: ignore[arg-type]
+        calibrate_models(models, **{"task": "ladder", "prompts": 2, "answers": 2, **settings})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -149,17 +149,17 @@ def test_a_puzzles_levels_are_measured_by_its_own_scorer(
         return [[sample(f"\\boxed{{({prompt.gold})}}"), sample(f"\\boxed{{{prompt.gold} + 1}}")] for prompt in prompts]
 
     how: dict[str, Any] = {"task": "countdown:numbers=2..3", "prompts": 3, "answers": 2, "max_new_tokens": 4}
-    report = calibrate([str(folders["llama"])], **how)
+    report = calibrate_models([str(folders["llama"])], **how)
     assert [(one.level, one.pass1, one.prompts) for one in report.standings] == [
         ("countdown.2", 0, 3),
         ("countdown.3", 0, 3),
     ]
     monkeypatch.setattr(f"{place}.sample_answers", solved)
-    report = calibrate([str(folders["llama"])], **how)
+    report = calibrate_models([str(folders["llama"])], **how)
     assert [one.pass1 for one in report.standings] == [0.5, 0.5]
     assert all(one.fits for one in report.standings)
     with pytest.raises(UsageError, match="works only with the ladder"):
-        calibrate([str(folders["llama"])], few_shot=2, **how)
+        calibrate_models([str(folders["llama"])], few_shot=2, **how)
 
 
 def test_a_pattern_names_every_puzzle_that_it_fits() -> None:

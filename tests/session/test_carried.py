@@ -36,11 +36,11 @@ from harness.session.cell.cell import read_behind_leads, run_cell
 from harness.session.cell.learners import Learner
 from harness.session.suite.draft_text import Findings, write_draft
 from harness.session.suite.draft_trial import WARM_WHY, try_starts
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.journal import read_journal
 from harness.store.manifest import CarriedPrice, read_manifest
 from harness.suite.schema import Policy, Sharing, Suite, edges_of
-from harness.tokenization.retokenise import retokenise
+from harness.tokenization.retokenise import retokenise_answers
 from harness.verification.verdict import Verdict
 
 PROMPTS = [Prompt(f"q{i}", question, gold) for i, (question, gold) in enumerate(SUMS[:6])]
@@ -128,7 +128,7 @@ def test_another_end_than_most_own_answers_is_named(tmp_path, monkeypatch):
     learner = learner_of(chat_model(tmp_path, ends=["<|done|>"]), chat=True, ends_are_one=False)
     learner.codec.closing = (learner.engine.tokenizer.convert_tokens_to_ids("<|eos|>"),)
     assert abs(measure_price(learner, PROMPTS, 16).nats) <= FREE, "own answers show their end"
-    monkeypatch.setattr(opening, "closing", lambda own: ())
+    monkeypatch.setattr(opening, "usual_closing", lambda own: ())
     price = measure_price(learner, PROMPTS, 16)
     assert price.nats > 2
     words = said_of("p", price)
@@ -294,7 +294,7 @@ def test_two_closing_tokens_are_carried_and_are_one_action(tmp_path):
     record.check()
     assert record.tokens == ids.tolist()
     assert record.eos_logprob == pytest.approx(logprobs[-2:].sum())
-    (carried,) = retokenise([record], learner.codec)
+    (carried,) = retokenise_answers([record], learner.codec)
     assert carried.tokens.tolist() == tokens.tolist()
     assert carried.aligned.sum() == pytest.approx(logprobs.sum())
     assert carried.aligned[-2] == carried.aligned[-1]
@@ -327,7 +327,7 @@ def test_a_resumed_cell_keeps_its_day_and_its_prices(tmp_path, verifier, monkeyp
         "evaluation": {"tasks": [sums], "k": 0, "limit": 2, "max_new_tokens": 16, "curve_every": 0},
     }  # fmt: skip
     (tmp_path / "x.yaml").write_text(json.dumps(suite))
-    prepared = prepare(str(tmp_path / "x.yaml"), tmp_path / "results")
+    prepared = prepare_named(str(tmp_path / "x.yaml"), tmp_path / "results")
     cell = prepared.cells[0]
     folder = prepared.folder / cell.key
 

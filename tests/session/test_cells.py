@@ -24,7 +24,7 @@ from harness.session.cell.manifests import manifest_of
 from harness.session.policy import micro_spec
 from harness.session.single.rescoring import rescore_results
 from harness.session.single.standalone import evaluate_checkpoint
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest
@@ -329,7 +329,7 @@ def test_only_the_one_side_speaks(suite_file, folders, untrained, tmp_path):
 
 def test_a_base_for_each_seed(tmp_path):
     settings = ["seeds=[1, 2]", "groups[0].policies[0].stage0.per_seed=true"]
-    prepared = prepare("quickstart", tmp_path / "results", overrides=settings)
+    prepared = prepare_named("quickstart", tmp_path / "results", overrides=settings)
     a, b = prepared.suite.groups[0].policies
     assert [(x.policy.name, x.seed) for x in prepared.bases] == [(a.name, 1), (a.name, 2), (b.name, None)]
     for one in prepared.cells:
@@ -362,7 +362,7 @@ def test_each_policy_is_asked_in_its_own_style(suite_file, tmp_path):
     }
     words = r"policies\[1\]\.style: gsm8k \(evaluation\.tasks\[1\]\) cannot be asked raw"
     with pytest.raises(SuiteError, match=words):
-        prepare(
+        prepare_named(
             str(suite_file), tmp_path, overrides=["groups[0].policies[1].style=raw", "evaluation.tasks=[micro, gsm8k]"]
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.session.suite.prepared import Prepared
 from harness.store.checkpoint_choice import choose_checkpoint, read_checkpoint_choices
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.read import Snapshot
 
@@ -37,7 +37,7 @@ def test_the_rows_are_those_of_the_journals(finished: Prepared) -> None:
         for _, points in curve[curve["step"] > 0].groupby("policy"):
             last[cell.variant.name].append(points.sort_values("step")["accuracy"].iloc[-1])
             best[cell.variant.name].append(points["accuracy"].max())
-    ingest(finished.folder.parent)
+    ingest_journals(finished.folder.parent)
     with Snapshot(finished.folder.parent, finished.suite_file()) as snapshot:
         rows = {row.regime: row for row in read_checkpoint_choices(snapshot, finished.suite.name)}
     assert rows.keys() == last.keys() == {"independent", "sgt", "hacpo"}

@@ -21,7 +21,7 @@ from harness.cli.app import app
 from harness.errors import CheckpointError, StoreError
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.manifest import read_manifest, read_suite, suite_files
 from harness.store.read import Snapshot
 from harness.store.reference_results import read_reference
@@ -102,7 +102,7 @@ def test_damaged_base_checkpoints_are_measured_again(
         flip(folder / "manifest.json")
     words = {f"remove {folder} and run the suite again" for folder in (first, lost)}
     assert everywhere(results, monkeypatch) == {*words, "run the suite again"}
-    prepared = prepare(str(file), results).with_states()
+    prepared = prepare_named(str(file), results).with_states()
     assert {base.key for base in prepared.missing_bases()} == {first.name, second.name}
     said = {
         cell["key"]: cell for cell in json.loads(called("status", "tiny", "--results", results, "--json")[1])["cells"]
@@ -216,8 +216,8 @@ def test_a_damaged_file_of_an_altered_run_leaves_the_table(imported: Path, tmp_p
 def test_every_altered_byte_of_a_resume_point_is_noticed(tmp_path: Path) -> None:
     """Item 27: weights were sealed, `session.json` was not. Older ones, without a seal, are read."""
     state = ExchangeState(b"x", {"a": b"y"})
-    place = resume_point.save(tmp_path, "k", 6, [], state)
-    file, whole = place / "session.json", resume_point.read(place)
+    place = resume_point.save_resume_point(tmp_path, "k", 6, [], state)
+    file, whole = place / "session.json", resume_point.read_resume_point(place)
     assert (whole.step, whole.key) == (6, "k")
     data, unnoticed = file.read_bytes(), []
     for at in range(0, len(data), 3):
@@ -225,12 +225,12 @@ def test_every_altered_byte_of_a_resume_point_is_noticed(tmp_path: Path) -> None
         altered[at] ^= 1 << at % 7
         file.write_bytes(altered)
         with suppress(CheckpointError):
-            unnoticed += [] if resume_point.read(place) == whole else [at]
+            unnoticed += [] if resume_point.read_resume_point(place) == whole else [at]
     assert unnoticed == []
     plain = json.loads(data)
     del plain["checksum"]
     file.write_text(json.dumps(plain))
-    assert resume_point.read(place) == whole
+    assert resume_point.read_resume_point(place) == whole
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from harness.session.cell import resume_point
 from harness.session.single.standalone import evaluate_checkpoint
 from harness.session.suite import disk
 from harness.session.suite.planning import plan_for
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.resolved import EvaluationLoad, evaluation_load
 from harness.store.cell_state import read_state
 from harness.suite.schema import Evaluation
@@ -94,7 +94,7 @@ def test_best_keeps_the_weights_of_the_best_point_of_the_curve(kept):
     for one in prepared.cells:
         folder = prepared.folder / one.key
         assert not (folder / "best").exists()
-        state = resume_point.read(folder / "checkpoint")
+        state = resume_point.read_resume_point(folder / "checkpoint")
         for policy in ("a", "b"):
             curve = [(r["step"], r["accuracy"]) for r in rows(prepared, one, "curves") if r["policy"] == policy]
             best = max(accuracy for _, accuracy in curve)
@@ -110,14 +110,14 @@ def test_of_equal_points_the_first_is_kept_and_what_was_not_measured_is_none(tmp
 
     best: dict[str, resume_point.Best] = {}
     for step, accuracy in ((0, float("nan")), (2, 0.5), (4, 0.5), (6, 0.25)):
-        resume_point.offer(tmp_path, step, SimpleNamespace(name="a", engine=Engine()), accuracy, best)
+        resume_point.offer_best_point(tmp_path, step, SimpleNamespace(name="a", engine=Engine()), accuracy, best)
     assert best == {"a": resume_point.Best(2, 0.5)}
     assert [place.name for place in (tmp_path / "best").iterdir()] == ["a-2"]
 
 
 def test_best_of_a_damaged_manifest_is_not_evaluated_as_the_last(kept, suite_file, tmp_path):
     before = kept["best"]
-    moved = {c.key: any(b.step != 4 for b in resume_point.read(before.folder / c.key / "checkpoint").best.values())
+    moved = {c.key: any(b.step != 4 for b in resume_point.read_resume_point(before.folder / c.key / "checkpoint").best.values())
              for c in before.cells}  # fmt: skip
     one = next(c for c in before.cells if moved[c.key])
     shutil.copytree(before.folder, tmp_path / "results" / "tiny")
@@ -134,7 +134,9 @@ def test_best_survives_being_cut_off(kept, suite_file, tmp_path):
         run(suite_file, tmp_path / "results", settings, only="*/hacpo/*", stop_after=3)
     again = run(suite_file, tmp_path / "results", settings, only="*/hacpo/*")
     one, other = again.cells[0], cell(kept["best"], "hacpo")
-    before, after = (resume_point.read(p.folder / one.key / "checkpoint").best for p in (kept["best"], again))
+    before, after = (
+        resume_point.read_resume_point(p.folder / one.key / "checkpoint").best for p in (kept["best"], again)
+    )
     assert one.key == other.key
     assert before == after
 
@@ -179,7 +181,7 @@ def test_a_cell_cut_off_while_its_optimiser_goes_is_opened_again(kept, tmp_path)
 
 
 def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
-    prepared = prepare(str(suite_file), tmp_path, overrides=SHORT)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=SHORT)
     one = disk.cell_disk(prepared.cells[0], prepared.resolved)
     assert one.running - one.kept > 4 * one.kept  # newest and the one being written, each three times the weights
     assert disk.disk_of(prepared, 2).running == pytest.approx(
@@ -193,14 +195,14 @@ def test_running_cells_hold_two_whole_checkpoints(suite_file, tmp_path):
 
 
 def test_the_guard_knows_real_sizes(tmp_path):
-    prepared = prepare("cross_family", tmp_path)
+    prepared = prepare_named("cross_family", tmp_path)
     needed = disk.disk_of(prepared, 1)
     assert 0.9e12 < disk.kept < 1.1e12  # 81 cells of two policies, in bf16
     assert disk.caches == pytest.approx(2 * (4.02e9 + 3.21e9 + 3.08e9 + 1.72e9 + 3.21e9), rel=0.01)  # each model once
-    none = disk.disk_of(prepare("cross_family", tmp_path, overrides=["keep=none"]), 1)
+    none = disk.disk_of(prepare_named("cross_family", tmp_path, overrides=["keep=none"]), 1)
     assert none.kept < 0.1 * disk.kept  # texts of the answers
     curve = ["keep=best", "evaluation.curve_every=10"]
-    best = disk.disk_of(prepare("cross_family", tmp_path, overrides=curve), 1)
+    best = disk.disk_of(prepare_named("cross_family", tmp_path, overrides=curve), 1)
     assert (best.kept >= disk.kept, best.running > disk.running) == (True, True), "no remedy for a full disk"
     with pytest.raises(
         UsageError, match=r"the results.* need about .* GiB are free.*\(`keep: none` in the suite needs less"

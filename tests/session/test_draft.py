@@ -15,7 +15,7 @@ from running import here
 from transformers import LlamaConfig, Qwen2Config
 
 import harness.engines.embedded
-from harness.allocation.cost_model import device
+from harness.allocation.cost_model import device_of
 from harness.allocation.planner import Plan, Predicted, Resources
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
@@ -25,10 +25,10 @@ from harness.session.single.levels import _of_like_length
 from harness.session.suite.draft import USUAL, draft_by_trial
 from harness.session.suite.draft_text import SIZES, Findings, write_draft
 from harness.session.suite.draft_time import STEPS, measure_pace
-from harness.session.suite.draft_trial import Trial, TriedLevel, choose_settings, try_models
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
-from harness.suite.load import load
+from harness.session.suite.draft_trial import DraftTrial, TriedLevel, choose_settings, try_models
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
+from harness.suite.load import load_suite
 from harness.suite.schema import Suite
 
 SIZED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -101,14 +101,14 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     words = ("--models", *pair, "--task", "../data/😀.jsonl:exact", "--no-trial", "--out", "file.yaml")
     assert "  harness run file.yaml\n" in here("new-suite", *words)[1]
     assert "#   harness plan file.yaml     what" in Path("file.yaml").read_text()
-    prepared = prepare(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
+    prepared = prepare_named(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
     assert len(prepared.cells) == 3
     monkeypatch.setattr("harness.engines.vocabulary.check_weights", lambda folder: None)
-    assert preflight(prepared, run=False) == []
-    raw = prepare(
+    assert check_before_run(prepared, run=False) == []
+    raw = prepare_named(
         str(file), tmp_path / "results", overrides=["regimes=[independent]", "groups[0].policies[0].style=raw"]
     )
-    (remark,) = preflight(raw, run=False)
+    (remark,) = check_before_run(raw, run=False)
     assert remark.startswith(
         "groups[0].policies[0].style: smol-instruct is asked micro questions without a word on the box"
     )
@@ -125,7 +125,7 @@ def test_a_name_that_yaml_would_read_otherwise_is_in_quotes(tmp_path: Path) -> N
     models = tuple(folder(tmp_path / "a #b: c" / name, LlamaConfig(**SMALL)) for name in ("1000", "null"))
     file = tmp_path / "7.yaml"
     file.write_text(write_draft(models, "micro", "7", file=file))
-    suite = load(str(file))
+    suite = load_suite(str(file))
     assert (suite.name, [(p.name, p.model) for p in suite.groups[0].policies]) == (
         "7",
         [("1000", models[0]), ("null", models[1])],
@@ -227,10 +227,12 @@ def test_a_plan_that_is_too_hopeful_is_stretched_by_the_time_of_a_step(
 ) -> None:
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     suite, source = written(tuple(map(str, BASES)), "micro"), str(tmp_path / "pair.yaml")
-    by_the_prior, slow = measure_pace(suite, source), device("CORE")
+    by_the_prior, slow = measure_pace(suite, source), device_of("CORE")
     for rate in ("train", "score", "read"):
         slow = replace(slow, **{rate: getattr(slow, rate) / 100})
-    monkeypatch.setattr("harness.session.suite.draft_time.device", lambda kind: replace(slow, layer=100 * slow.layer))
+    monkeypatch.setattr(
+        "harness.session.suite.draft_time.device_of", lambda kind: replace(slow, layer=100 * slow.layer)
+    )
     assert measure_pace(suite, source) < by_the_prior / 10
 
 
@@ -355,12 +357,12 @@ def test_more_is_asked_only_where_some_answers_are_right_and_some_wrong(
     monkeypatch.setenv("HARNESS_MODELS", str(BASES[0].parent))
     answers = dict[str, int]()
 
-    def measure(trial: Trial, asked: Any, told: bool = True) -> TriedLevel:
+    def measure(trial: DraftTrial, asked: Any, told: bool = True) -> TriedLevel:
         answers[asked.level] = sum(map(len, asked.drawn))
         share = right if asked.level in ("ladder", "add1") else float(right > 0)
         return TriedLevel(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
-    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(DraftTrial, "measure", measure)
     findings = try_models(written(tuple(map(str, BASES)), "ladder"))
     assert answers.pop("ladder") == 32
     if right:
@@ -398,13 +400,13 @@ def test_the_second_model_is_asked_the_puzzles_that_the_first_leaves(
     small, large = sorted(BASES, key=lambda base: sum(file.stat().st_size for file in base.glob("*.safetensors")))
     answers = dict[tuple[str, str], int]()
 
-    def measure(trial: Trial, asked: Any, told: bool = True) -> TriedLevel:
+    def measure(trial: DraftTrial, asked: Any, told: bool = True) -> TriedLevel:
         level = asked.level.removeprefix("countdown.")
         answers[trial.engine.name, level] = sum(map(len, asked.drawn))
         share = (second if trial.engine.name == names[large] else first).get(level, 0.0)
         return TriedLevel(trial.engine.name, asked.level, asked.style, share, 0.0, 20)
 
-    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(DraftTrial, "measure", measure)
     suite = written((str(large), str(small)), "countdown")
     names = dict(zip((large, small), [policy.name for policy in suite.groups[0].policies], strict=True))
     findings = try_models(suite, [f"countdown.{level}" for level in range(2, 7)])

@@ -24,12 +24,12 @@ from harness.allocation.layout import START_SECONDS
 from harness.allocation.shapes import load_shape
 from harness.engines.backend import read_options
 from harness.engines.embedded import account
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError, UsageError
 from harness.session.cell import cell as training
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Clock
-from harness.session.cell.manifests import manifest_of, mark
+from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.driver import matrix, progress
 from harness.session.driver.jobs import Alive, Finished, Heartbeat, Job, encoder, job_of, run_job, to_worker
 from harness.session.driver.matrix import Driver, WorkerProcess, run_matrix
@@ -37,7 +37,7 @@ from harness.session.driver.progress import Reporter, show_phases
 from harness.session.suite import planning
 from harness.session.suite.lock import claim_cells
 from harness.session.suite.planning import place_of, plan_for
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared, StoredCells
 from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
@@ -98,7 +98,7 @@ def driven(
 def test_want_of_memory_is_tried_once_more_in_a_new_process(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, processes: int
 ) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
     hungry, other = sorted(cell.label for cell in prepared.cells)
     fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"]}
     summary, started = driven(prepared, {**fates, hungry: ["failed", "done"]}, monkeypatch, jobs)
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
     """Every number true, 18: all others go on; its job is started once more, after them, in a new process."""
-    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
     cells = {cell.label: cell.key for cell in prepared.cells}
     dies, lives = sorted(cells)
     fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], lives: ["done"]}
@@ -130,8 +130,8 @@ def test_a_folder_that_cannot_be_written_ends_no_other_cell(
     def refused(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(matrix, "mark", refused)
-    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
+    monkeypatch.setattr(matrix, "mark_state", refused)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
     fails, other = sorted(cell.label for cell in prepared.cells)
     fates: dict[str, list[str | None]] = {"base pair/a": ["done"], "base pair/b": ["done"], other: ["done"]}
     summary, _ = driven(prepared, {**fates, fails: ["failed", "failed"]}, monkeypatch)
@@ -151,7 +151,7 @@ def test_a_line_that_a_killed_worker_cut_off_is_its_last() -> None:
 def test_silence_is_counted_while_the_driver_is_awake_and_a_job_is_being_done(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, now = driver_of(prepare(str(suite_file), tmp_path), 1), [1000.0]
+    driver, now = driver_of(prepare_named(str(suite_file), tmp_path), 1), [1000.0]
     monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: now[0]))
     hand, killed = Hand(driver, {}, job=driver.jobs[driver.prepared.cells[0].key]), list[str]()
     idle = Hand(driver, {}, heard=0.0)
@@ -180,7 +180,7 @@ def test_a_process_that_does_not_come_up_says_why(
     """Every number true, 18: in its own last words, and not in those of an earlier start's log."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('a library is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    prepared = prepare(str(suite_file), tmp_path)
+    prepared = prepare_named(str(suite_file), tmp_path)
     driver = driver_of(prepared, 1)
     job = driver.jobs[prepared.cells[0].key]
     Path(job.folder).mkdir(parents=True)
@@ -193,7 +193,7 @@ def test_a_process_that_does_not_come_up_says_why(
 
 
 def test_two_runs_on_one_folder_are_refused(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path)
+    prepared = prepare_named(str(suite_file), tmp_path)
     own = {prepared.cells[0].key}
     with claim_cells(prepared.folder, own), pytest.raises(UsageError, match="another `harness run`"):
         run_matrix(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None)
@@ -202,7 +202,7 @@ def test_two_runs_on_one_folder_are_refused(suite_file: Path, tmp_path: Path) ->
 def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
     suite_file: Path, tmp_path: Path
 ) -> None:
-    driver = driver_of(prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3]"]), 2)
+    driver = driver_of(prepare_named(str(suite_file), tmp_path, overrides=["seeds=[1,2,3]"]), 2)
     assert all(set(waiting) == set(driver.bases) for waiting in driver.waits.values())
     driver._submit_ready_jobs()
     assert set(driver.granted) == set(driver.bases)  # two bases, two places
@@ -220,7 +220,7 @@ def test_cells_wait_for_their_bases_and_no_more_is_granted_than_the_plan_holds(
 
 def test_time_left_counts_own_steps_of_cells_and_none_of_a_failed_base_s(suite_file, tmp_path, monkeypatch):
     overrides = ["regimes=[independent, {regime: sgt, training: {steps: 4}}]", "training.steps=2"]
-    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=overrides)
     driver = driver_of(prepared, 2)
     monkeypatch.setattr(driver, "_run_jobs", lambda: None)
     driver.run()
@@ -231,14 +231,14 @@ def test_time_left_counts_own_steps_of_cells_and_none_of_a_failed_base_s(suite_f
 
 
 def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suite_file, tmp_path):
-    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf")
+    prepared = prepare_named(str(suite_file), tmp_path, engine="openrlhf")
     place = place_of(plan_for(prepared, "8xH100-80G"), prepared.cells[0])
     own = {p.name for p in prepared.cells[0].group.policies}
     assert place.layout.keys() == own
     assert sum(b.gpus for b in place.bundles) == sum(options["trainers"] for options in place.layout.values())
     for options in place.layout.values():
-        read_options(Settings, options)
-    prepared = prepare(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
+        read_options(OpenRLHFSettings, options)
+    prepared = prepare_named(str(suite_file), tmp_path, engine="openrlhf", overrides=["engine_options.trainers=2"])
     plan = plan_for(prepared, "8xH100-80G")
     assert all(p.gpus == 2 for kind in plan.kinds for p in kind.layout.policies)
     assert place_of(plan, prepared.cells[0]).layout == {name: {"share_devices": False} for name in own}
@@ -251,7 +251,7 @@ def test_a_planned_layout_reaches_the_policies_unless_the_suite_has_its_own(suit
 
 
 def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monkeypatch):
-    prepared = prepare(str(suite_file), tmp_path)
+    prepared = prepare_named(str(suite_file), tmp_path)
     monkeypatch.setattr(planning, "_measured_seconds", lambda *_: {cell.kind: 1e7 for cell in prepared.cells})
     here, there = (plan_for(prepared, inventory).predicted.wall_seconds for inventory in (None, "1xH100-80G"))
     assert there < 1e7 <= here
@@ -265,7 +265,7 @@ def test_micro_suites_are_planned_to_take_what_the_reference_took(suite, tmp_pat
     if int(made["engines/embedded"]) < 5:  # whose portable products cost more
         monkeypatch.setattr(account, "PORTABLE", 1.7)
     taken = sum(pq.read_table(costs, columns=["cpu_seconds"])["cpu_seconds"].to_pylist())
-    predicted = plan_for(prepare(suite, tmp_path), "2cpu-24G").predicted.cpu_seconds
+    predicted = plan_for(prepare_named(suite, tmp_path), "2cpu-24G").predicted.cpu_seconds
     assert predicted == pytest.approx(taken, rel=0.25)
 
 
@@ -284,7 +284,7 @@ evaluation: {tasks: [math500], curve_every: 0}
 def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     file = tmp_path / "hub.yaml"
     file.write_text(HUB)
-    prepared = prepare(str(file), tmp_path / "results")
+    prepared = prepare_named(str(file), tmp_path / "results")
     gpu, cores = (plan_for(prepared, inventory) for inventory in ("1xH100-80G", "16cpu-512G"))
     assert (gpu.feasible, gpu.resources.gpus_used) == (True, 1), gpu.shortfall
     assert gpu.predicted.wall_seconds < cores.predicted.wall_seconds / 4  # where a cell has its four cores
@@ -292,10 +292,10 @@ def test_the_embedded_engine_is_planned_on_the_gpus_there_are(tmp_path):
     assert tokens == 4096  # 8192 tokens of the larger vocabulary do not fit
     assert place_of(cores, prepared.cells[0]).layout["a"] == {"threads": 4}
     on_cpu = plan_for(
-        prepare(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
+        prepare_named(str(file), tmp_path / "results", overrides=["engine_options.device=cpu"]), "1xH100-80G+16cpu-512G"
     )
     assert on_cpu.resources.gpus_used == 0
-    own = prepare(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
+    own = prepare_named(str(file), tmp_path / "results", overrides=["engine_options.micro_tokens=1024"])
     assert "micro_tokens" not in place_of(plan_for(own, "1xH100-80G"), own.cells[0]).layout["a"]
 
 
@@ -304,7 +304,7 @@ def test_cores_are_for_cells_side_by_side_before_they_are_for_threads(tmp_path):
     file.write_text(HUB)
 
     def planned(inventory: str, *overrides: str, jobs: int | None = None) -> tuple[int, object]:
-        prepared = prepare(str(file), tmp_path / "results", overrides=overrides)
+        prepared = prepare_named(str(file), tmp_path / "results", overrides=overrides)
         plan = plan_for(prepared, inventory, jobs)
         return plan.resources.workers, place_of(plan, prepared.cells[0]).layout["a"]["threads"]
 
@@ -324,7 +324,7 @@ def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
     file.write_text(HUB)
     small = ["training.max_new_tokens=16", "training.prompts=2", "evaluation.max_new_tokens=16", "evaluation.limit=2"]
     lora = ["engine_options.lora={rank: 16, alpha: 32}", "groups[0].policies[1].stage0={preset: format, task: ladder}"]
-    prepared = prepare(str(file), tmp_path / "results", overrides=[*small, *lora])
+    prepared = prepare_named(str(file), tmp_path / "results", overrides=[*small, *lora])
     plan = plan_for(prepared, "2cpu-512G")
     (cell, *_), (kept, started) = prepared.cells, prepared.bases
     own, other, start = (place_of(plan, one).bundles[0].memory for one in (cell, kept, started))
@@ -336,8 +336,8 @@ def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
 def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
     """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
     nvidia_smi(8)
-    monkeypatch.setattr("harness.allocation.inventory.available", lambda: 24 * 10**9)  # whatever is free here
-    prepared = prepare(str(suite_file), tmp_path)
+    monkeypatch.setattr("harness.allocation.inventory.available_memory", lambda: 24 * 10**9)  # whatever is free here
+    prepared = prepare_named(str(suite_file), tmp_path)
 
     def given():
         plan = plan_for(prepared, None)
@@ -359,16 +359,16 @@ def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvi
 
 
 def test_results_of_several_threads_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = prepare("quickstart", tmp_path).cells[0]
+    cell = prepare_named("quickstart", tmp_path).cells[0]
     for threads, said in ((1, None), (2, "2")):
         monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
-        mark(tmp_path / cell.key, manifest_of(cell), "done", attempts=1)
+        mark_state(tmp_path / cell.key, manifest_of(cell), "done", attempts=1)
         assert read_manifest(tmp_path / cell.key).provenance.machine.get("threads") == said
 
 
 @pytest.mark.parametrize("suite", ["cross_family", "bad_peers", "tuned_small"])
 def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) -> None:
-    prepared = prepare(suite, tmp_path)
+    prepared = prepare_named(suite, tmp_path)
     for work in (*prepared.cells[:9], *prepared.bases):
         job = job_of(work, tmp_path / work.key, {"a": {"threads": 2}}, "claim")
         arrived = to_worker.decode(encoder.encode(job))
@@ -377,15 +377,15 @@ def test_a_job_arrives_at_a_worker_as_it_was_sent(suite: str, tmp_path: Path) ->
 
 
 def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
-    with phases.phase("evaluating a", 10) as evaluation:
-        phases.inside("token 3/44")
+    with phases.announce_phase("evaluating a", 10) as evaluation:
+        phases.show_inside_phase("token 3/44")
         assert phases.describe_phases() == "evaluating a 0/10 (token 3/44)"
         evaluation.count(4)
         assert phases.describe_phases() == "evaluating a 4/10"
         with Clock(policy="b").phase("generate"):
-            phases.inside("token 1/2")
+            phases.show_inside_phase("token 1/2")
             assert phases.describe_phases() == "evaluating a 4/10: b sampling (token 1/2)"
-    phases.inside("nobody listens")
+    phases.show_inside_phase("nobody listens")
     assert phases.describe_phases() == ""
 
 
@@ -395,7 +395,7 @@ def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     """The log has the phases in order. Every number true, 20: whether a start trains from the beginning or a checkpoint."""
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
-    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=overrides)
     (cell,), heard = prepared.cells, list[tuple[int, int, bool]]()
 
     def start(stop: bool) -> list[tuple[int, int, bool]]:
@@ -425,7 +425,7 @@ def test_an_evaluation_s_costs_stay_where_the_next_policy_s_is_stopped(
 
     monkeypatch.setattr(training, "sample_rows", evaluated)
     overrides = ["regimes=[independent]", "training.steps=0", "evaluation.curve_every=0"]
-    prepared = prepare(str(suite_file), tmp_path, overrides=overrides)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=overrides)
     folder = prepared.folder / prepared.cells[0].key
     with Verifier(workers=1) as verifier, pytest.raises(phases.Interrupted):
         run_cell(prepared.cells[0], folder, verifier, lambda *_: None, lambda: False)
@@ -511,7 +511,7 @@ def test_a_command_that_takes_long_says_what_it_does(
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
     with show_phases("importing"):
         time.sleep(0.15)
-        with phases.phase("generating micro", 3) as generating:
+        with phases.announce_phase("generating micro", 3) as generating:
             generating.count(2)
             time.sleep(0.15)
     lines = capsys.readouterr().err.splitlines()
@@ -520,7 +520,7 @@ def test_a_command_that_takes_long_says_what_it_does(
 
 
 def test_a_run_whose_cells_somebody_took_over_ends(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path)
+    prepared = prepare_named(str(suite_file), tmp_path)
     with claim_cells(prepared.folder, prepared.keys()) as claim:
         driver = Driver(prepared, plan_for(prepared, "8cpu-24G"), Reporter(), lambda: None, {}, claim=claim)
         driver._check_heartbeats()
@@ -535,7 +535,7 @@ def test_the_baseline_runs_first_seed_by_seed(
 ) -> None:
     """Whatever takes longest, after two cells of a seed there is something to compare."""
     more = ["regimes=[{name: double, regime: independent, training: {steps: 40}}, hacpo, independent]", "seeds=[1, 2]"]
-    prepared = prepare(str(suite_file), tmp_path, overrides=more)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=more)
     order = list[str]()
     fates: dict[str, list[str | None]] = {f"base pair/{name}": ["done"] for name in "ab"}
     monkeypatch.setattr(Reporter, "begin", lambda self, label: order.append(label))
@@ -549,7 +549,7 @@ def test_the_baseline_runs_first_seed_by_seed(
 
 
 def test_a_plan_counts_on_that_order(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=["regimes=[hacpo, sgt, independent]", "seeds=[1, 2]"])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[hacpo, sgt, independent]", "seeds=[1, 2]"])
     plan = plan_for(prepared, "8cpu-24G", 1)
     assert [kind.kind for kind in plan.kinds] == ["pair/independent", "pair/hacpo", "pair/sgt"]
 
@@ -562,7 +562,7 @@ def test_the_log_of_an_interrupted_cell_ends_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    prepared = prepare(str(suite_file), tmp_path)
+    prepared = prepare_named(str(suite_file), tmp_path)
     (cell, *_) = prepared.cells
 
     def stop(*_: object) -> float:
@@ -599,6 +599,6 @@ def test_a_start_that_groups_share_is_planned_to_be_trained_once(tmp_path):
         text["groups"] = [group for group in text["groups"] if name in ("both", group["name"])]
         file = tmp_path / f"{name}.yaml"
         file.write_text(yaml.safe_dump(text))
-        seconds[name] = plan_for(prepare(str(file), tmp_path / "results"), "2cpu-24G").predicted.cpu_seconds
+        seconds[name] = plan_for(prepare_named(str(file), tmp_path / "results"), "2cpu-24G").predicted.cpu_seconds
     saved = seconds["pair"] + seconds["three"] - seconds["both"]
     assert 1.5 * planning.BASE_SECONDS < saved < 2 * planning.BASE_SECONDS

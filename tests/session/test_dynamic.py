@@ -12,10 +12,10 @@ from running import cell, rows, run
 from harness.experience.answers import Answer, Group, Prompt
 from harness.session.cell import cell as cells
 from harness.session.cell import dynamic
-from harness.session.cell.dynamic import places_to_replace, unasked
+from harness.session.cell.dynamic import places_to_replace, prompts_not_asked
 from harness.session.cell.questions import training_prompts
 from harness.session.suite.demand import demand_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.verification.verdict import Verdict
 
 VALUES = {"1": "right", "0": "wrong", "?": "invalid"}
@@ -41,7 +41,7 @@ def test_a_prompt_is_replaced_only_where_no_policys_group_has_a_signal() -> None
 
 def test_only_prompts_that_the_step_has_not_asked_are_offered() -> None:
     offered = [Prompt(name, "", "") for name in "abcd"]
-    assert [prompt.id for prompt in unasked(offered, ["c", "a"])] == ["b", "d"]
+    assert [prompt.id for prompt in prompts_not_asked(offered, ["c", "a"])] == ["b", "d"]
 
 
 REGIMES = (
@@ -112,7 +112,7 @@ def test_without_equal_groups_nothing_changes(
 
 
 def test_draws_differ_and_the_first_is_that_of_every_regime(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=[REGIMES])
     plain, chosen = prepared.cells[0], next(c for c in prepared.cells if c.variant.name == "dynamic")
     first, second, third = ([p.id for p in training_prompts(chosen, 1, draw)] for draw in (0, 1, 2))
     assert first == [p.id for p in training_prompts(plain, 1)]
@@ -122,8 +122,8 @@ def test_draws_differ_and_the_first_is_that_of_every_regime(suite_file: Path, tm
 
 
 def test_cells_without_it_keep_their_keys(suite_file: Path, tmp_path: Path) -> None:
-    (plain,) = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent]"]).cells
-    (off,) = prepare(
+    (plain,) = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent]"]).cells
+    (off,) = prepare_named(
         str(suite_file), tmp_path, overrides=["regimes=[{regime: independent, dynamic_sampling: false}]"]
     ).cells
     assert off.key == plain.key

@@ -30,8 +30,8 @@ from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.learners import Clock
 from harness.session.cell.resume_point import Best
 from harness.session.driver.jobs import Worker, failure_reason, from_worker, job_of
-from harness.session.suite.prepare import prepare
-from harness.store.diagnosis import diagnose, summarise_training
+from harness.session.suite.prepare import prepare_named
+from harness.store.diagnosis import diagnose_suite, summarise_training
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import read_manifest
 from harness.store.read import Snapshot
@@ -144,7 +144,7 @@ def test_a_plugin_that_exits_fails_its_own_cell(tmp_path, monkeypatch):
         raise SystemExit("goodbye")
 
     monkeypatch.setattr("harness.session.cell.evaluate.evaluate_base", exits)
-    base = prepare("smoke", tmp_path).bases[0]
+    base = prepare_named("smoke", tmp_path).bases[0]
     worker, sink = Worker.__new__(Worker), io.BytesIO()
     vars(worker).update(_stopped=threading.Event(), _jobs=queue.Queue(), _sink=sink, _writing=threading.Lock())
     for job in (job_of(base, tmp_path / base.key), None):
@@ -160,15 +160,15 @@ def test_a_log_is_bounded_and_keeps_its_ends(tmp_path, monkeypatch):
     log = tmp_path / "log"
     log.write_text("".join(f"line {i}\n" for i in range(20_000)))
     with log.open("a") as writer:
-        logs.trim(log)
+        logs.trim_log(log)
         writer.write("afterwards\n")
     lines = log.read_text().splitlines()
     assert log.stat().st_size < 40_000
     assert (lines[0], lines[-2], lines[-1]) == ("line 0", "line 19999", "afterwards")
     assert any("cut" in line for line in lines)
     for i in range(6):
-        logs.note(tmp_path, f"attempt {i}")
-        with logs.logged(tmp_path):
+        logs.append_note(tmp_path, f"attempt {i}")
+        with logs.log_output(tmp_path):
             pass
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log", "log.1", "log.2", "log.3"]
 
@@ -234,7 +234,7 @@ def test_answers_that_are_all_cut_off(suite_file: Path, tmp_path: Path) -> None:
     told = doctor("tiny", tmp_path)
     assert told == doctor(folder, tmp_path / "elsewhere"), "a cell's folder says where its results are"
     with Snapshot(tmp_path) as snapshot:
-        assert told == {(f.policy, f.trouble): f.words for f in diagnose(snapshot, "tiny")}
+        assert told == {(f.policy, f.trouble): f.words for f in diagnose_suite(snapshot, "tiny")}
         assert [line for line in summarise_training(snapshot, "tiny") if "cut off" in line]
     assert told["", Trouble.MISSING].startswith("all truncated: a: all 64")
     assert told["a", Trouble.ENDLESS] == "all 64 answers in steps 4 to 4 were cut off, none ended by itself"
@@ -305,14 +305,14 @@ def resumed(
 ) -> Run:
     """A cell without policies that has gone on from the checkpoint of its last step."""
     state = SimpleNamespace(exchange=None, best=best, answers=answers, invalid=invalid)
-    monkeypatch.setattr(resume_point, "latest", lambda _: (2, folder))
-    monkeypatch.setattr(resume_point, "restore", lambda *_: state)
+    monkeypatch.setattr(resume_point, "latest_resume_point", lambda _: (2, folder))
+    monkeypatch.setattr(resume_point, "restore_resume_point", lambda *_: state)
     nothing = SimpleNamespace(restore=lambda _: None, close=lambda: None, state=lambda: ExchangeState(b"", {}))
     monkeypatch.setattr(training, "CellExchange", lambda *_: nothing)
-    one = prepare("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
+    one = prepare_named("quickstart", folder, overrides=["training.steps=2", *changes]).cells[0]
     backend = SimpleNamespace(side_by_side=False)
     run = Run(one, folder, backend, [], Journal(folder), None, None, 2, lambda *_: None, lambda: False)  # type: ignore[arg-type]  # nobody learns here
-    run._train(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
+    run._train_steps(SimpleNamespace(count=lambda _: None))  # type: ignore[arg-type]  # nobody looks at its progress
     return run
 
 
@@ -323,8 +323,8 @@ def test_invalid_verdicts_before_a_checkpoint_count_after_it(tmp_path: Path, mon
     run.learners = [SimpleNamespace(name="a", clock=Clock(), engine=nobody, regime=nobody)]  # type: ignore[list-item]  # no weights
     said = [Answer(np.zeros(1, np.int32), np.zeros(1), "", True, Verdict(value)) for value in ("invalid", "wrong")]
     run._count_invalid([Group(Prompt("x/hinted", "", ""), "a", 1, 1, tuple(said))])
-    run._checkpoint(2)
-    kept = resume_point.read(tmp_path / "resume" / "step-00000002")
+    run._save_checkpoint(2)
+    kept = resume_point.read_resume_point(tmp_path / "resume" / "step-00000002")
     counted = {"answers": kept.answers, "invalid": kept.invalid}
     resumed(tmp_path, monkeypatch, {}, "training.max_invalid=0.05", **counted)._count_invalid([])
     with pytest.raises(VerificationError, match="4 of 100 verdicts are invalid"):
@@ -359,7 +359,7 @@ def test_policies_threads_count_every_verdict_and_share_prompts(
             raise KeyError(step)  # as if another thread had popped it
 
     run._drawn = Dropped({1: [Prompt("x", "1", "2")]})
-    (prompt,) = run._prompts(1, SimpleNamespace(name="llama", policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
+    (prompt,) = run._draw_prompts(1, SimpleNamespace(name="llama", policy=run.cell.group.policies[0]))  # type: ignore[arg-type]  # no engine
     assert prompt.id == "x"
 
 

@@ -17,11 +17,11 @@ from harness.errors import UsageError
 from harness.learning import registry
 from harness.learning.regime import Regime
 from harness.session import policy as weights
-from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite.prepare import prepare
+from harness.session.cell.manifests import manifest_of, mark_state
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.tasks import data
-from harness.versions import recorded
+from harness.versions import recorded_versions
 
 FOLDER_SUITE = """
 name: own
@@ -68,7 +68,7 @@ def suite(tmp_path: Path, folder: Path) -> Path:
 
 
 def keys(file: Path, tmp_path: Path, *overrides: str) -> list[str]:
-    prepared = prepare(str(file), tmp_path / "results", overrides=overrides)
+    prepared = prepare_named(str(file), tmp_path / "results", overrides=overrides)
     return [c.key for c in prepared.cells] + [b.key for b in prepared.bases]
 
 
@@ -111,18 +111,18 @@ def hub_ref(tmp_path: Path, commit: str) -> None:
 def test_a_hub_commit(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text(HUB_SUITE)
-    unknown = prepare(str(file), tmp_path / "results")
+    unknown = prepare_named(str(file), tmp_path / "results")
     assert "its commit is not known here" in unknown.describe_inputs()[0]
     hub_ref(tmp_path, "a" * 40)
-    first = prepare(str(file), tmp_path / "results")
+    first = prepare_named(str(file), tmp_path / "results")
     assert first.cells[0].group.policies[0].revision == "a" * 40, "what is loaded is what the key names"
     assert first.describe_inputs() == [f"model octo: maker/octo, commit {'a' * 40}"]
     assert manifest_of(first.cells[0]).policies[0].revision == "a" * 40
     hub_ref(tmp_path, "b" * 40)
-    second = prepare(str(file), tmp_path / "results")
+    second = prepare_named(str(file), tmp_path / "results")
     assert len({p.cells[0].key for p in (unknown, first, second)}) == 3
     file.write_text(HUB_SUITE.replace("maker/octo}", f"maker/octo, revision: {'a' * 40}}}"))
-    assert prepare(str(file), tmp_path / "results").cells[0].key == first.cells[0].key
+    assert prepare_named(str(file), tmp_path / "results").cells[0].key == first.cells[0].key
 
 
 def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,15 +137,15 @@ def test_the_hub_is_asked_by_run_alone_and_its_word_is_kept(tmp_path: Path, monk
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     file = tmp_path / "hub.yaml"
     file.write_text(HUB_SUITE)
-    prepare(str(file), tmp_path / "results")
+    prepare_named(str(file), tmp_path / "results")
     assert asked == []
-    online = prepare(str(file), tmp_path / "results", online=True)
-    later = prepare(str(file), tmp_path / "results")
+    online = prepare_named(str(file), tmp_path / "results", online=True)
+    later = prepare_named(str(file), tmp_path / "results")
     assert asked == ["maker/octo@main"]
     assert online.cells[0].key == later.cells[0].key
     assert later.cells[0].group.policies[0].revision == "c" * 40
     overrides = ["tune.groups[0].policies=[{name: octo, model: maker/octo}]"]
-    (group,) = prepare("tuned_small", tmp_path / "results", overrides=overrides, online=True).suite.tune.groups
+    (group,) = prepare_named("tuned_small", tmp_path / "results", overrides=overrides, online=True).suite.tune.groups
     assert group.policies[0].revision == "c" * 40, "those of tuning too"
 
 
@@ -172,7 +172,7 @@ def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
         raise UsageError("far enough")
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(running, "preflight", downloads)
+    monkeypatch.setattr(running, "check_before_run", downloads)
     monkeypatch.setattr(running, "check_feasible", planned)
     with pytest.raises(UsageError, match="far enough"):
         running.run(name, results=tmp_path / "results", set_=overrides)
@@ -191,7 +191,7 @@ def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: 
 
 def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = keys(suite, tmp_path)
-    table = recorded()
+    table = recorded_versions()
 
     def changed(package: str) -> list[bool]:
         """Whether the keys of independent, sgt, and the bases a and b change with this version."""
@@ -214,7 +214,7 @@ def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text('"""Mine."""\nRATE = 1\n')
     monkeypatch.syspath_prepend(str(tmp_path))
     mine = type("Mine", (Regime,), {"__module__": "best_of_peers"})
-    monkeypatch.setattr("harness.plugins._load", lambda plugins, name: mine)
+    monkeypatch.setattr("harness.plugins._load_class", lambda plugins, name: mine)
     name, first = registry.PLUGINS.results_version("mine")
     assert name == "regime mine"
     file.write_text('"""Another word."""\n# and a comment\nRATE = 1\n')
@@ -227,13 +227,13 @@ def test_a_plugins_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
-    done = prepare(str(suite), results)
+    done = prepare_named(str(suite), results)
     for cell in done.cells:
-        mark(done.folder / cell.key, manifest_of(cell), "done", attempts=1)
+        mark_state(done.folder / cell.key, manifest_of(cell), "done", attempts=1)
     assert {s.state for s in done.statuses()} == {"done"}
 
     def reason(*overrides: str) -> str:
-        status = prepare(str(suite), results, overrides=overrides).statuses()[0]
+        status = prepare_named(str(suite), results, overrides=overrides).statuses()[0]
         assert status.state == "pending"
         return status.reason
 
@@ -254,12 +254,12 @@ def test_status_says_why_a_cell_is_to_be_run_anew(suite: Path, folder: Path, tmp
         (done.folder / name).mkdir(exist_ok=True)  # the newest one is compared
         (done.folder / name / "manifest.json").write_text(json.dumps({**about, "key": name, **started}))
     assert reason().endswith(" (was an-older-one)")
-    assert f"results version of engines 0 -> {recorded()['engines'].version}" in reason()
+    assert f"results version of engines 0 -> {recorded_versions()['engines'].version}" in reason()
     del about["identity"]
     (older / "manifest.json").write_text(json.dumps(about))
     assert "older than results versions" in reason()
     (folder / "config.json").write_text('{"other": 1}')
-    assert "model a: its folder changed" in prepare(str(suite), results).statuses()[1].reason
+    assert "model a: its folder changed" in prepare_named(str(suite), results).statuses()[1].reason
 
 
 def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_it(
@@ -271,12 +271,12 @@ def test_a_key_says_the_precision_of_model_and_suite_whatever_machine_prepares_i
     for flags in ("amx_bf16", ""):
         (tmp_path / "cpuinfo").write_text(f"flags\t\t: fpu {flags}\n")
         shapes.cpu_bf16.cache_clear()
-        for machine in (inventory.parse("4cpu-32G"), inventory.parse("1xH100-80G")):
-            monkeypatch.setattr(inventory, "local", lambda machine=machine: machine)
-            by_machine.append(prepare(str(suite), tmp_path))
+        for machine in (inventory.parse_inventory("4cpu-32G"), inventory.parse_inventory("1xH100-80G")):
+            monkeypatch.setattr(inventory, "inventory_of_machine", lambda machine=machine: machine)
+            by_machine.append(prepare_named(str(suite), tmp_path))
     shapes.cpu_bf16.cache_clear()
     assert len({tuple(c.key for c in prepared.cells) for prepared in by_machine}) == 1
     assert by_machine[0].cells[0].identity.versions["dtype of half-precision models"] == "bf16"
     assert by_machine[0].cells[0].identity.versions["rounding to bf16"] == "dithered"
-    stated = prepare(str(suite), tmp_path, overrides=["engine_options.dtype=fp32"]).cells[0]
+    stated = prepare_named(str(suite), tmp_path, overrides=["engine_options.dtype=fp32"]).cells[0]
     assert not {"dtype of half-precision models", "rounding to bf16"} & stated.identity.versions.keys()

@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from harness.engines import checkpoint
 from harness.errors import DiskFullError, FencedError, StoreError, UsageError
 from harness.exchange.replay import ReplaySource, ReplayWriter
-from harness.files import disk_errors, guarded, lock
+from harness.files import disk_errors, guard_changes, lock_file
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
-from harness.session.cell.manifests import mark
+from harness.session.cell.manifests import mark_state
 from harness.session.suite import lock as claims
 from harness.session.suite.lock import RUNS, claim_cells, hold_for_change, keys_held
 from harness.store.journal import Journal, read_journal
@@ -31,8 +31,8 @@ from harness.store.manifest import Manifest
 from harness.store.rows import StepRow
 
 LOCK = """
-import os, sys; from harness.files import lock
-print(lock(os.open(sys.argv[1], os.O_RDWR), 0), flush=True); sys.stdin.read()
+import os, sys; from harness.files import lock_file
+print(lock_file(os.open(sys.argv[1], os.O_RDWR), 0), flush=True); sys.stdin.read()
 """
 CLAIM = """
 import sys, time; from pathlib import Path; from harness.session.suite.lock import claim_cells, hold_for_change
@@ -72,15 +72,15 @@ def test_a_holder_is_waited_for_and_its_death_frees_the_file(tmp_path: Path) -> 
     with holder(LOCK, path):
         for shared in (False, True):
             with pytest.raises(TimeoutError):
-                lock(file, 0.1, look=0.02, waiting=lambda: told.append(1), shared=shared)
+                lock_file(file, 0.1, look=0.02, waiting=lambda: told.append(1), shared=shared)
         assert told
-    assert lock(file, 5.0, shared=True)
+    assert lock_file(file, 5.0, shared=True)
     other = os.open(path, os.O_RDONLY)
-    assert lock(other, 0.0, shared=True)
+    assert lock_file(other, 0.0, shared=True)
     os.close(other)
     os.close(file)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        lock(file, 0.0)
+        lock_file(file, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -181,29 +181,29 @@ def test_nothing_that_is_kept_can_be_written_by_a_run_whose_cell_was_taken_over(
     monkeypatch.setattr(claims, "BEAT_SECONDS", 0.01)
     cell, manifest = tmp_path / "a", Manifest(suite="s", key="a", group="g")
     nobody = ExchangeState(b"", {})
-    with claim_cells(tmp_path, {"a"}) as claim, guarded(cell, partial(hold_for_change, claim.file, cell)):
+    with claim_cells(tmp_path, {"a"}) as claim, guard_changes(cell, partial(hold_for_change, claim.file, cell)):
         journal = Journal(cell)
         journal.append(StepRow(policy="a", step=1))
         journal.commit(1)
-        resume_point.save(cell, "a", 1, [], nobody)
+        resume_point.save_resume_point(cell, "a", 1, [], nobody)
         claim.file.unlink()
         foreign(tmp_path, 0.0, "a")
         assert claim.is_lost()
         journal.append(StepRow(policy="a", step=2))
         writers: list[Callable[[], object]] = [
             lambda: journal.commit(2), journal.compact, lambda: journal.rewind(0), lambda: Journal(cell),
-            lambda: mark(cell, manifest, "done"), lambda: resume_point.save(cell, "a", 2, [], nobody),
-            lambda: resume_point.finish(cell, 1), lambda: resume_point.settle(cell, "none"),
+            lambda: mark_state(cell, manifest, "done"), lambda: resume_point.save_resume_point(cell, "a", 2, [], nobody),
+            lambda: resume_point.finish_checkpoint(cell, 1), lambda: resume_point.settle_checkpoint(cell, "none"),
             lambda: ReplayWriter(cell / "exchange.replay", 1),
         ]  # fmt: skip
         for write in writers:
             with pytest.raises(FencedError, match=f"taken over by process 1 on far; process {os.getpid()} on"):
                 write()
     assert read_journal(cell).tables["steps"]["step"].to_pylist() == [1]
-    assert resume_point.latest(cell) == (1, cell / "resume" / "step-00000001")
+    assert resume_point.latest_resume_point(cell) == (1, cell / "resume" / "step-00000001")
     assert not (cell / "manifest.json").exists()
     assert not list(cell.rglob("*.tmp"))
-    mark(cell, manifest, "done")
+    mark_state(cell, manifest, "done")
     Journal(cell).compact()
 
 

@@ -15,7 +15,7 @@ from harness.exchange.receiving import Received, Receiver
 from harness.experience.answers import AnswerId
 from harness.experience.records import Success
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.session.cell.step_rows import k3, step_row, term_rows, trace_rows
+from harness.session.cell.step_rows import k3_divergence, step_row, term_rows, trace_rows
 from harness.store.rows import ExchangeRow, StepRow, TermRow
 from harness.suite.schema import Sharing
 from harness.tokenization.codec import TokenCodec
@@ -290,6 +290,6 @@ def test_divergence_per_token() -> None:
     old = [np.log(np.array([0.5, 0.25], np.float32)), np.log(np.array([0.8], np.float32))]
     new = [np.log(np.array([0.25, 0.5], np.float32)), np.log(np.array([0.8], np.float32))]
     by_hand = [0.5 - 1 - np.log(0.5), 2 - 1 - np.log(2.0), 0.0]
-    assert k3(old, new) == pytest.approx(np.mean(by_hand), rel=1e-6)
-    assert np.isnan(k3([np.zeros(0)], [np.zeros(0)]))
-    assert np.isnan(k3([], []))
+    assert k3_divergence(old, new) == pytest.approx(np.mean(by_hand), rel=1e-6)
+    assert np.isnan(k3_divergence([np.zeros(0)], [np.zeros(0)]))
+    assert np.isnan(k3_divergence([], []))

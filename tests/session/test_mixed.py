@@ -19,14 +19,14 @@ from harness.phases import Interrupted
 from harness.session.cell import resume_point
 from harness.session.cell.judge import judge_of, same_of
 from harness.session.cell.questions import as_asked, training_prompts
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.store.by_task import read_task_help, read_task_rewards
 from harness.store.ingest import ingest
 from harness.store.read import Snapshot
 from harness.store.rows import CurveRow, Row, StepRow, TaskCurveRow, TaskRow
 from harness.suite.cells import cell_of, fields_of_model
-from harness.suite.load import load
+from harness.suite.load import load_suite
 from harness.suite.schema import Policy, Training
 from harness.tasks.mixed import Mixed, task_of_id
 from harness.tasks.registry import get_task, training_source
@@ -79,7 +79,7 @@ def mixed(folders: dict[str, Path], shared: Callable[[str, Callable[[Path], obje
 
 @pytest.fixture
 def done(mixed: Path) -> Prepared:
-    return prepare(str(mixed), mixed.parent / "results")
+    return prepare_named(str(mixed), mixed.parent / "results")
 
 
 def test_every_question_carries_its_task_and_shares_hold_over_the_steps(done: Prepared) -> None:
@@ -245,7 +245,7 @@ def test_a_cut_off_cell_resumes_exactly(
         raise Killed
 
     if moment == "before":
-        monkeypatch.setattr(resume_point, "save", killed)
+        monkeypatch.setattr(resume_point, "save_resume_point", killed)
     with pytest.raises((Interrupted, Killed)):
         run(mixed, tmp_path, only="sgt", stop_after=3)
     monkeypatch.undo()
@@ -267,7 +267,7 @@ def test_a_cell_keeps_its_mixture_on_its_way_to_a_worker(done: Prepared) -> None
 
 def test_the_key_follows_tasks_and_shares_but_not_the_place_of_a_file(mixed: Path, tmp_path: Path) -> None:
     def key(file: Path, *overrides: str) -> str:
-        return prepare(str(file), tmp_path / "r", overrides=list(overrides)).cells[0].key
+        return prepare_named(str(file), tmp_path / "r", overrides=list(overrides)).cells[0].key
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -306,13 +306,13 @@ def test_a_fault_is_named_with_its_place(
     )
     file.write_text(f"{head}  task: {tasks}\n{rest}")
     with pytest.raises(SuiteError) as caught:
-        prepare(str(file), tmp_path / "r")
+        prepare_named(str(file), tmp_path / "r")
     assert caught.value.path == place
     assert problem in caught.value.problem
 
 
 def test_a_suite_writes_its_mixture_as_it_was_given(mixed: Path) -> None:
-    written = load(str(mixed)).training.model_dump(mode="json")["task"]
+    written = load_suite(str(mixed)).training.model_dump(mode="json")["task"]
     assert written[0] == {"name": "micro", "share": 0.5}
     assert written[2]["file"] == "signs.jsonl"
     assert Training.model_validate({"task": written}) == Training.model_validate({"task": written[:]})

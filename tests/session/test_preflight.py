@@ -19,8 +19,8 @@ from harness.allocation import inventory
 from harness.engines.catalogue import MICRO_FAMILIES
 from harness.engines.embedded.families import FAMILIES
 from harness.errors import SuiteError
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare, prepare_suite
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named, prepare_suite
 from harness.session.suite.resolved import list_remarks
 from harness.tuning.derived import foreseen_suites
 
@@ -58,7 +58,7 @@ def suite(tmp_path):
 
 
 def remarks(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> list[str]:
-    return preflight(prepare(file, Path("nowhere"), overrides=overrides, engine=engine), run=run)
+    return check_before_run(prepare_named(file, Path("nowhere"), overrides=overrides, engine=engine), run=run)
 
 
 def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> str:
@@ -295,12 +295,12 @@ def test_models_and_files_of_an_imported_search_lie_in_declared_folders_too(suit
     (file.parent / "submission.json").write_text("{}")
     file.write_text(Path(suite("micro/llama")).read_text() + TUNE.replace("OUTSIDE", str(outside)))
     with pytest.raises(SuiteError, match=r"tune\.groups\[0\]\.policies\[0\]\.model: .* is outside the folders"):
-        prepare(str(file), tmp_path / "results")
+        prepare_named(str(file), tmp_path / "results")
     said = f"tune.groups[0].policies[0].model={outside}"
-    assert prepare(str(file), tmp_path / "results", overrides=[said]).cells  # the user's own word
+    assert prepare_named(str(file), tmp_path / "results", overrides=[said]).cells  # the user's own word
     (outside / "own.jsonl").write_text('{"question": "1 + 1", "answer": 2}')
     given = [said, f"training.task={{file: {os.path.relpath(outside)}/own.jsonl}}"]
-    tuned = prepare(str(file), tmp_path / "results", overrides=given)
+    tuned = prepare_named(str(file), tmp_path / "results", overrides=given)
     assert all(prepare_suite(stage, str(file), tmp_path, given).cells for stage in foreseen_suites(tuned.suite))
 
 
@@ -312,9 +312,9 @@ def test_a_model_of_the_cache_that_is_not_there(suite, model, tmp_path, monkeypa
     assert remark.startswith("groups[0].policies[0].model: pretrained/smollm2-135m-instruct is not in the cache")
     shutil.copytree(model, tmp_path / "cache" / "models" / "smollm2-135m-instruct")
     assert not any("make pretrained" in r for r in remarks(file))
-    prepared = prepare(file, Path("nowhere"))
+    prepared = prepare_named(file, Path("nowhere"))
     assert prepared.cells[0].identity.models["a"].startswith("content ")
-    assert prepared.cells[0].key == prepare(suite(model), Path("nowhere")).cells[0].key
+    assert prepared.cells[0].key == prepare_named(suite(model), Path("nowhere")).cells[0].key
 
 
 @pytest.mark.parametrize("name", ["pretrained/../../../outside", "pretrained/link"])
@@ -331,18 +331,20 @@ def test_a_name_in_the_cache_leads_nowhere_else(suite, model, tmp_path, monkeypa
     (sub / "submission.json").write_text("{}")
     file.write_text(Path(suite(name)).read_text())
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
-        prepare(str(file), tmp_path / "results")
+        prepare_named(str(file), tmp_path / "results")
 
 
-@pytest.mark.skipif(inventory.local().gpus > 0, reason="there is a CUDA device")
+@pytest.mark.skipif(inventory.inventory_of_machine().gpus > 0, reason="there is a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "xpu"])
 def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite, tmp_path, device):
     file = Path(suite("micro/llama"))
     file.write_text(file.read_text() + f"engine_options: {{device: {device}}}\n")
-    prepared = prepare(str(file), tmp_path / "results")
-    assert not [remark for remark in preflight(prepared, run=False) if device in remark]  # planned for another machine
+    prepared = prepare_named(str(file), tmp_path / "results")
+    assert not [
+        remark for remark in check_before_run(prepared, run=False) if device in remark
+    ]  # planned for another machine
     with pytest.raises(SuiteError, match=rf"engine_options: device: {device}: there is no {device.upper()} device"):
-        preflight(prepared, run=True)
+        check_before_run(prepared, run=True)
 
 
 def test_an_address_is_refused_where_no_cluster_is_joined(suite, tmp_path):
@@ -372,7 +374,7 @@ def test_a_run_on_a_cpu_that_emulates_bf16_is_remarked(suite, broken, monkeypatc
 @pytest.mark.parametrize(("all_of_them", "own"), [(1, 4), (4, 1)])
 def test_what_is_said_of_a_variant_is_of_its_own_updates(suite, all_of_them, own):
     file = suite("micro/llama", regime=f"{{regime: hacpo, training: {{updates: {own}}}}}")
-    said = list_remarks(prepare(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).resolved)
+    said = list_remarks(prepare_named(file, Path("nowhere"), overrides=[f"training.updates={all_of_them}"]).resolved)
     assert [remark.startswith("hacpo: one update a step") for remark in said] == [True] * (own == 1)
 
 
@@ -433,17 +435,17 @@ def test_an_open_thought_and_a_day_are_remarked(suite, broken):
 )
 def test_settings_that_no_template_has(suite, broken, chat, words):
     with pytest.raises(SuiteError, match=r"groups\[0\]\.policies\[0\]\.chat") as caught:
-        prepare(suite(broken), Path("nowhere"), overrides=[f"{CHAT}={chat}"])
+        prepare_named(suite(broken), Path("nowhere"), overrides=[f"{CHAT}={chat}"])
     assert words in str(caught.value)
 
 
 def test_a_chat_without_settings_keeps_its_keys(suite, broken):
     (broken / "chat_template.jinja").write_text(TURNS)
     file = suite(broken)
-    with_chat = [prepare(file, Path("nowhere"), overrides=[f"{CHAT}={said}"]).cells[0] for said in ("true", "{}")]
+    with_chat = [prepare_named(file, Path("nowhere"), overrides=[f"{CHAT}={said}"]).cells[0] for said in ("true", "{}")]
     assert with_chat[0].key == with_chat[1].key
     assert with_chat[0].group.policies[0].model_dump(mode="json")["chat"] is True
-    assert prepare(file, Path("nowhere"), overrides=[f"{CHAT}={{system: a}}"]).cells[0].key != with_chat[0].key
+    assert prepare_named(file, Path("nowhere"), overrides=[f"{CHAT}={{system: a}}"]).cells[0].key != with_chat[0].key
 
 
 def test_too_few_positions_for_a_question_and_its_answer(suite, model):
@@ -459,9 +461,9 @@ def test_a_relative_folder_is_looked_for_beside_the_suite(suite, broken, tmp_pat
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     monkeypatch.delenv("HARNESS_MODELS", raising=False)
-    absolute = prepare(suite(broken), Path("nowhere")).cells[0]
+    absolute = prepare_named(suite(broken), Path("nowhere")).cells[0]
     for name in ("./model", "model", "elsewhere/../model"):
-        prepared = prepare(suite(name), Path("nowhere"))
+        prepared = prepare_named(suite(name), Path("nowhere"))
         assert Path(prepared.cells[0].group.policies[0].model) == broken.resolve()
         assert prepared.cells[0].key == absolute.key
         assert not prepared.altered
@@ -473,7 +475,7 @@ def test_ones_own_suite_names_folders_anywhere(suite, broken, tmp_path, tmp_path
     monkeypatch.chdir(tmp_path_factory.mktemp("work"))
     own = tmp_path_factory.mktemp("own") / "x.yaml"
     own.write_text(Path(suite(broken)).read_text())
-    assert prepare(str(own), tmp_path / "results").cells
+    assert prepare_named(str(own), tmp_path / "results").cells
     (own.parent / "submission.json").write_text("{}")
     with pytest.raises(SuiteError, match="is outside the folders that a suite may name"):
-        prepare(str(own), tmp_path / "results")
+        prepare_named(str(own), tmp_path / "results")

@@ -17,10 +17,10 @@ from harness.errors import EngineError, SuiteError
 from harness.experience.answers import Answer, Group, Prompt
 from harness.learning.advantages import own_answers
 from harness.session.cell.judge import judge_of
-from harness.session.cell.learners import verdicts
+from harness.session.cell.learners import verdicts_of_answers
 from harness.session.cell.questions import (
     curve_prompts,
-    measured,
+    measure_lengths,
     pool_entry,
     stop_strings,
     training_prompts,
@@ -30,8 +30,8 @@ from harness.session.cell.questions import (
 )
 from harness.session.suite.demand import MICRO_PROMPT_TOKENS
 from harness.session.suite.planning import place_of, plan_for
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tokenization.codec import TokenCodec
@@ -96,7 +96,7 @@ def test_who_is_ended_so(tmp_path: Path) -> None:
     keys = []
     for name, said in (("plain", ""), ("same", ", answer_ends: eos"), ("other", ", answer_ends: example")):
         (tmp_path / f"{name}.yaml").write_text(ENDINGS.format(said))
-        cell = prepare(str(tmp_path / f"{name}.yaml"), tmp_path / "r").cells[0]
+        cell = prepare_named(str(tmp_path / f"{name}.yaml"), tmp_path / "r").cells[0]
         keys.append(cell.key)
         few, raw = cell.group.policies
         assert stop_strings(cell, few) == (STRINGS if name == "other" else ())
@@ -133,7 +133,7 @@ def folder(tmp_path_factory):
 def suite(folder, tmp_path):
     file = tmp_path / "x.yaml"
     file.write_text(LENGTHS.format(folder=folder))
-    return lambda *overrides: prepare(str(file), tmp_path / "results", overrides=overrides)
+    return lambda *overrides: prepare_named(str(file), tmp_path / "results", overrides=overrides)
 
 
 def test_every_question_is_measured_as_the_policy_reads_it(suite, folder):
@@ -146,7 +146,7 @@ def test_every_question_is_measured_as_the_policy_reads_it(suite, folder):
         evaluated = [p.__class__(p.id, task.render(p, style), "") for p in fair_part(task.documents(None), 6)]
         assert {p.text for p in curve_prompts(cell, policy)} <= {p.text for p in evaluated}
         longest = max(trained + 30, max(len(encode(p)) for p in evaluated) + 50)
-        assert measured(policy, folder, cell.evaluation, cell) == (trained, longest)
+        assert measure_lengths(policy, folder, cell.evaluation, cell) == (trained, longest)
         assert with_length("openrlhf", {}, policy, folder, cell.evaluation, cell) == {"max_length": longest}
         assert with_length("embedded", {}, policy, folder, cell.evaluation, cell) == {}
 
@@ -156,12 +156,12 @@ def test_a_hinted_question_has_room_for_the_words_around_the_hint(folder, tmp_pa
     """The rollout engine ended its answers, and the cell failed at every start."""
     asked = f"[independent, {{regime: core, tokens: 4, template: {json.dumps(template)}}}]"
     (tmp_path / "x.yaml").write_text(LENGTHS.format(folder=folder).replace("[independent]", asked))
-    cell = prepare(str(tmp_path / "x.yaml"), tmp_path / "results").cells[1]
+    cell = prepare_named(str(tmp_path / "x.yaml"), tmp_path / "results").cells[1]
     encode, hint = open_vocabulary(folder, False).encode, "1234567"
     assert len(encode(Prompt("", hint, ""))) == 4
     longest = max((p.text for step in (1, 2, 3) for p in training_prompts(cell, step)), key=len)
     hinted = Prompt("", template.format(question=longest, hint=hint), "")
-    assert len(encode(hinted)) <= measured(cell.group.policies[0], folder, cell.evaluation, cell).prompt
+    assert len(encode(hinted)) <= measure_lengths(cell.group.policies[0], folder, cell.evaluation, cell).prompt
 
 
 def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):
@@ -169,7 +169,7 @@ def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):
     (cell,) = prepared.cells
     plan = plan_for(prepared, "2xH100-80G")
     few_shot = cell.group.policies[1]
-    lengths = measured(few_shot, Path(few_shot.model), cell.evaluation, cell)
+    lengths = measure_lengths(few_shot, Path(few_shot.model), cell.evaluation, cell)
     (kind,) = plan.kinds
     assert {p.sequence for p in kind.layout.policies} == {lengths.prompt + 30}
     assert all("max_length" not in options for options in place_of(plan, cell).layout.values())
@@ -177,7 +177,7 @@ def test_a_plan_has_the_measured_lengths_and_sets_no_limit_by_a_prior(suite):
 
 def test_a_stated_length_that_is_too_short_is_refused_by_its_key(suite, folder):
     few_shot = suite().cells[0].group.policies[1]
-    needed = measured(few_shot, folder, suite().suite.evaluation, suite().cells[0]).longest
+    needed = measure_lengths(few_shot, folder, suite().suite.evaluation, suite().cells[0]).longest
     assert plan_for(suite(f"engine_options.max_length={needed}"), "2xH100-80G").feasible
     words = rf"x\.yaml: engine_options\.max_length: {needed - 1} tokens would cut answers short: .* b take {needed}\."
     with pytest.raises(SuiteError, match=words):
@@ -195,7 +195,7 @@ def test_without_a_tokenizer_a_plan_says_so(suite, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     absent = suite("groups[0].policies[0].model=Qwen/Qwen2.5-0.5B-Instruct")
     words = "; `harness run` fetches and checks them and measures how long questions are, here a prior"
-    assert any(remark.endswith(words) for remark in preflight(absent, run=False))
+    assert any(remark.endswith(words) for remark in check_before_run(absent, run=False))
     (kind,) = plan_for(absent, "2xH100-80G").kinds
     assert {p.sequence for p in kind.layout.policies} == {MICRO_PROMPT_TOKENS["few-shot"] + 30}
 
@@ -213,7 +213,7 @@ def test_each_task_is_judged_by_its_own_scorer(tmp_path: Path) -> None:
     rows = [{"question": f"{n} halves are", "answer": f"{n}/2"} for n in range(1, 9)]
     (tmp_path / "halves.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "s.yaml").write_text(SCORED)
-    cell = prepare(str(tmp_path / "s.yaml"), tmp_path / "r").cells[0]
+    cell = prepare_named(str(tmp_path / "s.yaml"), tmp_path / "r").cells[0]
     with Verifier(workers=1) as verifier:
         prompt = Prompt("x", "", "1/2")
         asked = (
@@ -222,7 +222,7 @@ def test_each_task_is_judged_by_its_own_scorer(tmp_path: Path) -> None:
             [r"\boxed{1/2}", r"\boxed{0.5}", r"\boxed{1/2}"],
             [True, True, False],
         )
-        assert [v.value for v in verdicts(*asked)] == ["right", "wrong", "wrong"]
+        assert [v.value for v in verdicts_of_answers(*asked)] == ["right", "wrong", "wrong"]
         assert judge_of(cell.evaluation.tasks[0], verifier).verify([(prompt, r"\boxed{0.5}")])[0].value == "right"
     prompts = training_prompts(cell, 1)
     assert {p.gold for p in prompts} <= {row["answer"] for row in rows}

@@ -9,8 +9,8 @@ import pytest
 
 from harness.session.suite import resolved
 from harness.session.suite.planning import plan_for
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
 from harness.suite.schema import FileTask
 from harness.tasks import registry
 from harness.tasks.source import TaskSource
@@ -33,8 +33,8 @@ def test_a_plan_looks_each_task_and_model_up_once(tmp_path: Path, monkeypatch: p
     load = resolved.load_shape
     monkeypatch.setattr(resolved, "get_task", counting)
     monkeypatch.setattr(resolved, "load_shape", reading)
-    prepared = prepare("cross_family", tmp_path).with_states()
-    preflight(prepared, run=False, elsewhere=True)
+    prepared = prepare_named("cross_family", tmp_path).with_states()
+    check_before_run(prepared, run=False, elsewhere=True)
     plan = plan_for(prepared, "8xH100-80G")
     assert plan.feasible
     tasks = [str(task) for task in (prepared.suite.training.task, *prepared.suite.evaluation.tasks)]
@@ -44,7 +44,7 @@ def test_a_plan_looks_each_task_and_model_up_once(tmp_path: Path, monkeypatch: p
 
 
 def test_a_resolved_suite_holds_what_its_cells_need(tmp_path: Path) -> None:
-    prepared = prepare("quickstart", tmp_path)
+    prepared = prepare_named("quickstart", tmp_path)
     whole = prepared.resolved
     assert whole.training.name == prepared.suite.training.task
     assert [str(task.name) for task in whole.evaluation] == [str(task) for task in prepared.suite.evaluation.tasks]

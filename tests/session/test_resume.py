@@ -22,7 +22,7 @@ from running import TABLES, harness, here, rows, said, start, wait_until
 from harness.errors import StoreError
 from harness.session.cell import resume_point
 from harness.session.cell.exchanges import ExchangeState
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.store.manifest import Manifest, PolicyEntry, read_manifest, read_suite, write_manifest
 
@@ -54,7 +54,7 @@ def test_a_killed_worker_is_tried_once_more(finished: Prepared, suite_file: Path
     }
     assert states == {("base", "done", None, 1), ("cell", "done", None, 2)}
     assert "nothing left to do" in here("run", suite_file, "--results", results, *short)[2]
-    prepared = prepare(str(suite_file), results, overrides=["regimes=[independent]"])
+    prepared = prepare_named(str(suite_file), results, overrides=["regimes=[independent]"])
     for table in TABLES:
         assert rows(prepared, prepared.cells[0], table) == rows(finished, prepared.cells[0], table), table
 
@@ -141,9 +141,9 @@ def test_where_flock_fails_a_run_works_and_a_killed_one_goes_on(suite_file: Path
 
 def test_a_checkpoint_with_many_messages_held_back_is_read_again(tmp_path: Path) -> None:
     state = ExchangeState(b"", {"stale": bytes(50 << 20)})
-    place = resume_point.save(tmp_path, "k", 1, [], state)
+    place = resume_point.save_resume_point(tmp_path, "k", 1, [], state)
     assert (place / resume_point.SESSION).stat().st_size > 64 << 20
-    assert resume_point.restore(place, "k", []).exchange == state
+    assert resume_point.restore_resume_point(place, "k", []).exchange == state
 
 
 def test_every_altered_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:

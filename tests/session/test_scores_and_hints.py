@@ -21,7 +21,7 @@ from harness.session.cell import cell as cells
 from harness.session.cell import learners, questions
 from harness.session.cell.judge import Judge
 from harness.session.suite.demand import demand_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.tokenization.codec import TokenCodec
 from harness.verification.verdict import Verdict
@@ -222,19 +222,21 @@ def test_one_direction_asks_against_it(suite_file: Path, tmp_path: Path) -> None
 
 
 def test_a_plan_counts_scores_and_the_second_round(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=[REGIMES])
     work = {c.variant.name: demand_of(c, prepared.resolved).workload for c in prepared.cells}
     assert (work["independent"].scored, work["copd"].scored, work["core"].scored) == (0.0, 1.0, 0.0)
     assert (work["independent"].again, work["copd"].again, work["core"].again) == (0.0, 0.0, 0.25)
     policy = prepared.cells[0].group.policies[0]
-    lengths = {c.variant.name: questions.measured(policy, Path(policy.model), c.evaluation, c) for c in prepared.cells}
+    lengths = {
+        c.variant.name: questions.measure_lengths(policy, Path(policy.model), c.evaluation, c) for c in prepared.cells
+    }
     space = len(build_tokenizer("llama").encode(" ", add_special_tokens=False))  # of the template
     assert lengths["core"].prompt == lengths["independent"].prompt + 2 * 12 + space, (
         "a hint is at most as long as a peer's answer"
     )
     assert lengths["core"].longest == max(lengths["independent"].longest, lengths["core"].prompt + 12)
-    short = prepare(str(suite_file), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
-    assert questions.measured(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
+    short = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent, {regime: core, tokens: 5}]"])
+    assert questions.measure_lengths(policy, Path(policy.model), short.cells[1].evaluation, short.cells[1]).prompt == (
         lengths["independent"].prompt + 5 + space
     )
 
@@ -251,6 +253,6 @@ def test_without_peers_both_are_grpo_bit_for_bit(suite_file: Path, tmp_path: Pat
 def test_what_cannot_be_is_refused(suite_file: Path, tmp_path: Path) -> None:
     replay = "regimes=[independent, {regime: copd, name: r, replay: {suite: tiny, regime: copd}}]"
     with pytest.raises(SuiteError, match=r"regimes\[1\]\.replay: 'r' needs peers' scores"):
-        prepare(str(suite_file), tmp_path, overrides=[replay])
+        prepare_named(str(suite_file), tmp_path, overrides=[replay])
     with pytest.raises(PluginError, match="tokens"):
         regimes.core.CoRe(cells.registry.check_options(regimes.core.CoRe, {"tokens": -1}))

@@ -19,11 +19,11 @@ from harness.experience.records import Rollout
 from harness.learning import registry
 from harness.session.cell.cell import run_cell
 from harness.session.cell.learners import Learner
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.store.journal import read_journal
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy, Sharing
-from harness.tokenization.retokenise import retokenise
+from harness.tokenization.retokenise import retokenise_answers
 from harness.verification.verdict import Verdict
 
 
@@ -48,7 +48,7 @@ def cells(tmp_path) -> tuple[Path, dict[str, Cell]]:
         "engine_options": {"numerics": "fast"},
     }  # fmt: skip
     (tmp_path / "x.yaml").write_text(json.dumps(suite))
-    prepared = prepare(str(tmp_path / "x.yaml"), tmp_path / "results")
+    prepared = prepare_named(str(tmp_path / "x.yaml"), tmp_path / "results")
     return prepared.folder, {cell.variant.name: cell for cell in prepared.cells}
 
 
@@ -89,6 +89,6 @@ def test_peers_are_told_the_same_of_each_end(tmp_path):
     group = Group(prompt, "p", 0, 1, tuple(answers))
     one, other = Rollout.of(group, learner.pieces([group]))
     assert one.eos_logprob == other.eos_logprob
-    first, second = retokenise([one, other], learner.codec)
+    first, second = retokenise_answers([one, other], learner.codec)
     assert first.tokens.tolist() == second.tokens.tolist()
     assert first.aligned.tolist() == second.aligned.tolist()

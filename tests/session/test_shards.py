@@ -19,7 +19,7 @@ from running import harness, here, ok, start, wait_until
 from harness.cli.results import status
 from harness.errors import UsageError
 from harness.session.cell.manifests import manifest_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.shards import Shard
 from harness.store.database import kind_of_mount, on_network, store_path
 from harness.store.manifest import Provenance, read_suite, write_manifest
@@ -38,7 +38,7 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
     """Every number true, 2: all regimes of one group and seed are in one part, for they are compared in pairs."""
     for count in (1, 2, 3, 7):
         parts = [
-            prepare(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=Shard(i + 1, count))
+            prepare_named(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=Shard(i + 1, count))
             for i in range(count)
         ]
         whole = [{(c.group.name, c.seed) for c in part.cells} for part in parts]
@@ -57,7 +57,7 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
 def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
     """Every number true, 2; with portable numerics the processor is of no account."""
     fast = ["seeds=[3,4]", "engine_options.numerics=fast"]
-    prepared = prepare(str(suite_file), tmp_path, overrides=fast)
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=fast)
     for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):
         manifest = replace(manifest_of(cell), state="done", provenance=Provenance(machine={"processor": processor}))
         write_manifest(prepared.folder / cell.key, manifest)

@@ -10,7 +10,7 @@ from running import cell, rows, run
 
 from harness.errors import SuiteError
 from harness.session.suite.demand import demand_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 
 FEW = ["evaluation.limit=1", "evaluation.curve_every=0", "training.measure_every=0"]
 REGIMES = (
@@ -70,7 +70,7 @@ def test_dynamic_sampling_replaces_what_its_own_policy_found_equal(suite_file: P
 
 
 def test_budget_plan_and_keys_follow(suite_file: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite_file), tmp_path, overrides=[REGIMES])
+    prepared = prepare_named(str(suite_file), tmp_path, overrides=[REGIMES])
     by_name = {c.variant.name: c for c in prepared.cells}
     half, split = by_name["half"], by_name["ftis-split"]
     assert [half.rollouts(policy) for policy in half.group.policies] == [3, 3]
@@ -83,4 +83,4 @@ def test_budget_plan_and_keys_follow(suite_file: Path, tmp_path: Path) -> None:
     assert (split.variant.spent(3), by_name["independent"].variant.spent(3)) == ("0.333x", "1x")
     assert Counter("sampling" in c.config()["variant"] for c in prepared.cells) == {True: 3, False: 2}
     with pytest.raises(SuiteError, match=r"budget: 0.5x of 5 rollouts is no whole number"):
-        prepare(str(suite_file), tmp_path, overrides=[REGIMES, "training.rollouts=5"])
+        prepare_named(str(suite_file), tmp_path, overrides=[REGIMES, "training.rollouts=5"])

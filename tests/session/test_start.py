@@ -25,7 +25,7 @@ from harness.session.driver.jobs import job_of, run_job
 from harness.session.policy import base_folder
 from harness.session.suite.demand import demand_of
 from harness.session.suite.disk import disk_of
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import StoredCells
 from harness.store.cell_state import PENDING, CellState
 from harness.store.journal import read_journal
@@ -86,7 +86,7 @@ def suite(tmp_path: Path, model: Path) -> Path:
 
 def test_the_disk_holds_each_start_that_is_to_be_made(suite: Path, tmp_path: Path, cache: Path) -> None:
     for more, starts in (((), 2), (("groups[0].policies[0].stage0.per_seed=true", "seeds=[1, 2, 3]"), 4)):
-        prepared = prepare(str(suite), tmp_path / "r", overrides=more)
+        prepared = prepare_named(str(suite), tmp_path / "r", overrides=more)
         (size,) = {
             checkpoint_bytes(p.model, "bf16").kept for p in demand_of(prepared.cells[0], prepared.resolved).policies
         }
@@ -165,7 +165,7 @@ def test_presets_on_the_ladder() -> None:
 
 @pytest.mark.slow
 def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> None:
-    prepared = prepare(str(suite), tmp_path / "results")
+    prepared = prepare_named(str(suite), tmp_path / "results")
     assert [p.stage0.task for p in prepared.suite.groups[0].policies if p.stage0] == ["ladder.add1+legs", "micro"]
     with Verifier(workers=1) as verifier:
         for base in prepared.bases:
@@ -192,7 +192,7 @@ def test_measured_before_the_start_and_after_it(suite: Path, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_cell_starts_from_the_start(suite: Path, tmp_path: Path, model: Path) -> None:
-    prepared = prepare(str(suite), tmp_path / "results")
+    prepared = prepare_named(str(suite), tmp_path / "results")
     policy = prepared.suite.groups[0].policies[0]
     assert base_folder(policy, 1) != model
     assert base_folder(policy.model_copy(update={"stage0": None}), 1) == model
@@ -215,7 +215,7 @@ def test_a_cell_starts_from_the_start(suite: Path, tmp_path: Path, model: Path) 
 def test_faults_have_their_place(suite: Path, tmp_path: Path, setting: str, words: str) -> None:
     (suite.parent / "micro.jsonl").write_text('{"question": "1 + 1 = ?", "answer": "2"}\n')
     with pytest.raises(SuiteError, match=words) as caught:
-        prepare(str(suite), tmp_path, overrides=[setting])
+        prepare_named(str(suite), tmp_path, overrides=[setting])
     assert "\n" not in str(caught.value)
 
 

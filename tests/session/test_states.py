@@ -11,15 +11,15 @@ import pytest
 from running import here
 
 from harness.errors import StoreError
-from harness.session.cell.manifests import interrupted, manifest_of, mark
+from harness.session.cell.manifests import manifest_of, mark_interrupted, mark_state
 from harness.session.suite import prepared as preparing
 from harness.session.suite.lock import claim_cells
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.store import diagnosis
 from harness.store.cell_state import PENDING, CellFolder, CellState, read_cell_folder, read_state, state_of
 from harness.store.database import STORE
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest
 from harness.store.read import Snapshot
@@ -60,11 +60,11 @@ def test_a_folder_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
 @pytest.fixture
 def finished_suite(tmp_path: Path) -> Prepared:
     """Quickstart with all its cells and base checkpoints done, by hand."""
-    prepared = prepare("quickstart", tmp_path)
+    prepared = prepare_named("quickstart", tmp_path)
     prepared.write_suite_file()
     for work in (*prepared.cells, *prepared.bases):
         folder = prepared.folder / work.key
-        mark(folder, manifest_of(work), "done", attempts=1)
+        mark_state(folder, manifest_of(work), "done", attempts=1)
         journal = Journal(folder)
         for policy in manifest_of(work).policies:
             journal.append(StepRow(policy=policy.name, step=1, rollouts=8))
@@ -85,7 +85,7 @@ def test_a_run_with_nothing_left_reads_the_store_once_and_shows_it_once(
 
     def counting(results: Path, deadline: float = 30.0, rebuild: bool = False) -> int:
         counts["brought up to date"] += 1
-        return ingest(results, deadline, rebuild)
+        return ingest_journals(results, deadline, rebuild)
 
     opened = Snapshot.__init__
 
@@ -103,11 +103,11 @@ def test_a_run_with_nothing_left_reads_the_store_once_and_shows_it_once(
 
 
 def test_states_stay_as_they_were_read_until_they_are_read_again(tmp_path: Path) -> None:
-    prepared = prepare("quickstart", tmp_path)
+    prepared = prepare_named("quickstart", tmp_path)
     before = prepared.with_states()
     first, base = prepared.cells[0], prepared.bases[0]
-    mark(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
-    mark(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
+    mark_state(prepared.folder / first.key, manifest_of(first), "done", attempts=1)
+    mark_state(prepared.folder / base.key, manifest_of(base), "done", attempts=1)
     assert first in before.pending_cells()
     assert base in before.missing_bases()
     assert before.done_cells() == []
@@ -126,7 +126,7 @@ def test_damage_counts_until_another_run_has_made_the_cell_anew(finished_suite: 
     assert damaged.state(cell.key).state == "failed"
     assert [cell.key for cell in damaged.pending_cells()] == [cell.key]
     assert damaged.with_states_under_claim().state(cell.key).state == "failed"
-    mark(prepared.folder / cell.key, manifest_of(cell), "done", attempts=2)
+    mark_state(prepared.folder / cell.key, manifest_of(cell), "done", attempts=2)
     assert damaged.with_states_under_claim().state(cell.key) == ("done", "", 2)
 
 
@@ -138,7 +138,7 @@ def test_a_busy_store_says_that_it_is_not_up_to_date(finished_suite: Prepared, m
     def busy(*_: object, **__: object) -> int:
         raise StoreError("another process is writing the store")
 
-    monkeypatch.setattr(diagnosis, "ingest", busy)
+    monkeypatch.setattr(diagnosis, "ingest_journals", busy)
     assert diagnosis.read_damages(results, "quickstart") == ({}, False)
     stored = finished_suite.with_states().stored
     assert stored is not None
@@ -146,12 +146,12 @@ def test_a_busy_store_says_that_it_is_not_up_to_date(finished_suite: Prepared, m
 
 
 def test_a_running_cell_that_nobody_holds_is_cut_off(tmp_path: Path) -> None:
-    prepared = prepare("quickstart", tmp_path)
+    prepared = prepare_named("quickstart", tmp_path)
     first = prepared.cells[0]
-    mark(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
+    mark_state(prepared.folder / first.key, manifest_of(first), "running", attempts=1)
     assert prepared.with_states().statuses()[0].state == prepared.statuses()[0].state == "cut off"
     with claim_cells(prepared.folder, [first.key]):
         assert preparing.keys_held(prepared.folder) == {first.key}
         assert prepared.with_states().statuses()[0].state == prepared.statuses()[0].state == "running"
-    interrupted(prepared.folder / first.key)
+    mark_interrupted(prepared.folder / first.key)
     assert prepared.with_states().state(first.key) == ("cut off", "", 1)

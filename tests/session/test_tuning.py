@@ -20,11 +20,11 @@ from running import here
 
 from harness.cli.tables import show_suite
 from harness.errors import Fault
-from harness.session.cell.manifests import manifest_of, mark
+from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.cell.questions import training_prompts
 from harness.session.driver.jobs import encoder, job_of, run_job, to_worker
-from harness.session.suite.prepare import prepare, prepare_stored
-from harness.store.ingest import ingest
+from harness.session.suite.prepare import prepare_named, prepare_stored
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite
 from harness.store.tuning import Tuned, Tuning, read_tuning
@@ -110,7 +110,7 @@ def _drive(
     rng, left = Random(order), most
     verifier = Verifier(workers=1)
     try:
-        stages = TuningStages(prepare(str(file), results, overrides=overrides), results)
+        stages = TuningStages(prepare_named(str(file), results, overrides=overrides), results)
         for stage in stages:
             stage.prepared.write_suite_file()
             pending = stage.prepared.pending_cells()
@@ -119,7 +119,9 @@ def _drive(
                     return False
                 left = None if left is None else left - 1
                 if cell.variant.name == broken:
-                    mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "", fault=Fault.NOT_FINITE)
+                    mark_state(
+                        stage.prepared.folder / cell.key, manifest_of(cell), "failed", "", fault=Fault.NOT_FINITE
+                    )
                     continue
                 run_job(job_of(cell, stage.prepared.folder / cell.key), verifier, lambda *a: None, lambda: False)
             assert stages.is_over(stage)
@@ -222,12 +224,12 @@ def test_a_trial_that_came_to_nothing_has_lost_and_any_other_failure_is_mended_f
     tuned_file, tmp_path, fault, goes_on
 ):
     results = tmp_path / "results"
-    stages = TuningStages(prepare(str(tuned_file), results, overrides=SMALLEST), results)
+    stages = TuningStages(prepare_named(str(tuned_file), results, overrides=SMALLEST), results)
     stage = next(iter(stages))
     for cell in stage.prepared.cells:
         if cell.variant.name == "sgt.1":
-            mark(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "it broke", fault=fault)
-    fresh = next(iter(TuningStages(prepare(str(tuned_file), results, overrides=SMALLEST), results)))
+            mark_state(stage.prepared.folder / cell.key, manifest_of(cell), "failed", "it broke", fault=fault)
+    fresh = next(iter(TuningStages(prepare_named(str(tuned_file), results, overrides=SMALLEST), results)))
     assert ("sgt.1" in {c.variant.name for c in fresh.prepared.pending_cells()}) is not goes_on
     if goes_on:
         assert _drive(tuned_file, results, SMALLEST)
@@ -248,7 +250,7 @@ def _score(variant: Tuned, number: int) -> float:
 
 
 def test_show_knows_the_trials_and_json_holds_them(tuned, capsys):
-    ingest(tuned)
+    ingest_journals(tuned)
     show_suite("tiny", tuned, "json")
     tuning = json.loads(capsys.readouterr().out)["tuning"]
     assert {r["variant"] for r in tuning["rows"]} == {"independent", "sgt"}
@@ -298,7 +300,7 @@ def test_each_tuning_group_chooses_for_itself_and_no_cell_is_run_twice(folders, 
     one, other = tuning.variants
     assert [t.settings for t in one.trials] == [t.settings for t in other.trials]
     assert [t.score for t in one.trials] != [t.score for t in other.trials]
-    ingest(results)
+    ingest_journals(results)
     show_suite("tiny", results, "json")
     document = json.loads(capsys.readouterr().out)["tuning"]
     (row,), (first, second) = (

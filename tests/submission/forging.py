@@ -14,7 +14,7 @@ import pyarrow as pa
 from harness.session.cell.manifests import label_of
 from harness.store.manifest import Manifest, SuiteFile, read_suite
 from harness.store.results_folder import read_results_folder, write_results_folder
-from harness.submission.bundle import _name_bundle, _zip, pack_folder
+from harness.submission.bundle import _name_bundle, _zip_members, pack_folder
 from harness.submission.older_bundle import OLDER_INDEX
 from harness.submission.rerun import RerunRequest
 
@@ -83,5 +83,5 @@ def forge_older(bundle: Path, out: Path, change: Callable[[dict[str, bytes]], No
         }
     members[OLDER_INDEX] = json.dumps(index).encode()
     path = out / _name_bundle(index["suite"], members[OLDER_INDEX])
-    path.write_bytes(_zip(members, OLDER_INDEX))
+    path.write_bytes(_zip_members(members, OLDER_INDEX))
     return path

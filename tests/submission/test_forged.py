@@ -27,7 +27,7 @@ from forging import Forgery, column, forge_older, request_for
 from running import arrow_bomb, ok
 
 from harness.store.results_folder import INDEX
-from harness.submission.bundle import _zip as zip_members
+from harness.submission.bundle import _zip_members as zip_members
 from harness.submission.bundle import pack_folder
 from harness.submission.check import check_bundle
 

@@ -21,7 +21,7 @@ from running import harness, ingested, ok
 
 from harness.errors import StoreError, UsageError
 from harness.formats.exports import finished_cells
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest, read_suite
 from harness.store.read import Snapshot
@@ -31,7 +31,7 @@ from harness.store.table import list_suites, show_rows
 from harness.store.validation import find_manifest_fault
 from harness.submission.rerun import check_repeatable, train_cell
 from harness.suite.schema import Variant
-from harness.versions import recorded
+from harness.versions import recorded_versions
 from leaderboard.report import export_report
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def altered(folder: Path, change: Callable[[Manifest, dict[str, pa.Table]], Mani
 
 
 def test_they_give_the_table_of_the_run_in_little_room(results: Path, clone: Path, tmp_path: Path) -> None:
-    ingest(clone)
+    ingest_journals(clone)
     with Snapshot(results) as ours, Snapshot(clone) as kept:
         assert show_rows(kept, "labs@reference") == show_rows(ours, "labs")
         counts = "SELECT count(*) AS n FROM {} WHERE suite = ?"
@@ -301,7 +301,7 @@ def test_results_of_other_results_versions_are_not_drawn(
         versions = manifest.identity.versions | {"session": "0"}
         return msgspec.structs.replace(manifest, identity=msgspec.structs.replace(manifest.identity, versions=versions))
 
-    assert "session" in recorded()
+    assert "session" in recorded_versions()
 
     def older_but_one(manifest: Manifest, tables: dict[str, pa.Table]) -> Manifest:
         return manifest if manifest.regime == "sgt" else older(manifest, tables)

@@ -8,10 +8,10 @@ import pytest
 from streamlit.testing.v1 import AppTest
 from synthetic_results import REGIMES, write_results
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import Submission, read_submission, write_submission
 from harness.submission.check import describe_settings, mark_reported
-from harness.suite.load import load
+from harness.suite.load import load_suite
 from leaderboard import RESULTS_VARIABLE
 
 APP = Path(__file__).parents[2] / "leaderboard" / "app.py"
@@ -29,7 +29,7 @@ def test_results_without_a_suite_file_have_a_badge_too(tmp_path: Path) -> None:
 def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_results(tmp_path, "s@lab-b", regimes=REGIMES[:2], seeds=(1, 2), steps=1, questions=4, exchanges=0)
     write_submission(tmp_path / "s@lab-b", Submission(badge="re-scored", category="<b>published</b> defaults"))
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     monkeypatch.setenv(RESULTS_VARIABLE, str(tmp_path))
     app = AppTest.from_file(str(APP), default_timeout=60).run()
     assert not app.exception
@@ -50,4 +50,4 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_published_defaults_stand_on_published_regimes_alone(suite: str, words: str) -> None:
     """The badge stood on naive pooling, F-TIS as we read it, and the baseline."""
-    assert describe_settings(load(suite)) == words
+    assert describe_settings(load_suite(suite)) == words

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError, SuiteError
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 
 SUITE = """
 name: x
@@ -216,7 +216,7 @@ SENTENCES = {
 @pytest.mark.parametrize("suite", [SUITE, CLAIMED, TUNED], ids=["suite", "claimed", "tuned"])
 def test_what_is_altered_is_good_as_it_stands(tmp_path: Path, suite: str) -> None:
     (tmp_path / "x.yaml").write_text(suite)
-    assert prepare(str(tmp_path / "x.yaml"), tmp_path / "results").cells
+    assert prepare_named(str(tmp_path / "x.yaml"), tmp_path / "results").cells
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -225,7 +225,7 @@ def test_a_bad_suite_is_refused_at_its_place(tmp_path: Path, case: str) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
     with pytest.raises(kind) as caught:
-        prepare(str(file), tmp_path / "results")
+        prepare_named(str(file), tmp_path / "results")
     message = str(caught.value)
     assert type(caught.value) is kind
     assert message.startswith(f"{file}: {place}: " if place else f"{file}: ")

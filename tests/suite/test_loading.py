@@ -8,9 +8,9 @@ import pytest
 
 from harness.errors import SuiteError
 from harness.learning import registry
-from harness.session.suite.prepare import prepare
-from harness.suite.cells import keyed
-from harness.suite.load import load, parse_yaml, resolve, shipped
+from harness.session.suite.prepare import prepare_named
+from harness.suite.cells import policy_as_keyed
+from harness.suite.load import load_suite, parse_suite, parse_yaml, shipped_suites
 from harness.suite.schema import Evaluation, Policy
 
 GOOD = """
@@ -40,15 +40,15 @@ def test_a_setting_of_the_command_line_is_not_the_files_fault(tmp_path: Path, se
     file = tmp_path / "x.yaml"
     file.write_text(GOOD)
     with pytest.raises(SuiteError) as caught:
-        load(str(file), [setting])
+        load_suite(str(file), [setting])
     assert str(caught.value).startswith(said)
 
 
 def test_settings_reach_into_what_a_stored_suite_leaves_null() -> None:
     written = parse_yaml(GOOD.replace(", stage0: {preset: trap, strong: add}", ""), "x")
     settings = ["groups[0].policies[0].stage0.seed=1", "regimes[1].sharing.record=true"]
-    stored = resolve(written, (), "x").model_dump(mode="json")
-    assert resolve(stored, settings, "x") == resolve(written, settings, "x")
+    stored = parse_suite(written, (), "x").model_dump(mode="json")
+    assert parse_suite(stored, settings, "x") == parse_suite(written, settings, "x")
 
 
 def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
@@ -76,18 +76,18 @@ def test_numbers_that_every_yaml_reads_alike(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_names_that_are_no_suites(name: str, words: str) -> None:
     with pytest.raises(SuiteError, match=words):
-        load(name)
+        load_suite(name)
 
 
 def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "quickstart").mkdir()
-    assert load("quickstart").name == "quickstart"
+    assert load_suite("quickstart").name == "quickstart"
 
 
-@pytest.mark.parametrize("name", sorted(shipped()))
+@pytest.mark.parametrize("name", sorted(shipped_suites()))
 def test_every_shipped_suite_prepares(name: str, tmp_path: Path) -> None:
-    cells = prepare(name, tmp_path).cells
+    cells = prepare_named(name, tmp_path).cells
     assert len({c.key for c in cells}) == len(cells) > 0
 
 
@@ -95,9 +95,9 @@ def test_single_policy_is_allowed_without_sharing(tmp_path: Path) -> None:
     alone = GOOD.replace("      - {name: b, model: micro/qwen, stage0: {preset: trap, strong: mul}}\n", "")
     file = tmp_path / "x.yaml"
     file.write_text(alone + "sharing: {direction: none}\n")
-    assert len(prepare(str(file), tmp_path).cells) == 4
+    assert len(prepare_named(str(file), tmp_path).cells) == 4
     file.write_text(alone.replace("[independent, sgt]", "[independent]"))
-    assert len(prepare(str(file), tmp_path).cells) == 2
+    assert len(prepare_named(str(file), tmp_path).cells) == 2
 
 
 def test_equal_numbers_of_rollouts_are_a_variants_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,10 +107,10 @@ def test_equal_numbers_of_rollouts_are_a_variants_own(tmp_path: Path, monkeypatc
         text = GOOD.replace("strong: mul}}", "strong: mul}, rollouts: 8}") + f"training: {{rollouts: {suites}}}\n"
         file.write_text(text.replace("sgt", f"{{regime: sgt, training: {{rollouts: {variants}}}}}"))
         if variants == 8:
-            assert prepare(str(file), tmp_path).cells
+            assert prepare_named(str(file), tmp_path).cells
         else:
             with pytest.raises(SuiteError, match=r"groups\[0\]\.policies: 'sgt' is defined for equal numbers"):
-                prepare(str(file), tmp_path)
+                prepare_named(str(file), tmp_path)
 
 
 def test_keys_follow_content_only(tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_keys_follow_content_only(tmp_path: Path) -> None:
 
     def keys(text: str, *overrides: str) -> dict[str, str]:
         file.write_text(text)
-        return {c.label: c.key for c in prepare(str(file), tmp_path, overrides=overrides).cells}
+        return {c.label: c.key for c in prepare_named(str(file), tmp_path, overrides=overrides).cells}
 
     first = keys(GOOD)
     assert keys("# a comment\n" + GOOD + "title: other words\n") == first
     changed = keys(GOOD, "regimes[1].lambda=0.5")
     assert {label for label in first if first[label] != changed[label]} == {"pair/sgt/1", "pair/sgt/2"}
     assert not {*keys(GOOD, "training.steps=3").values()} & {*first.values()}
-    assert [c.label for c in prepare(str(file), tmp_path, only=["*/sgt/2"]).cells] == ["pair/sgt/2"]
+    assert [c.label for c in prepare_named(str(file), tmp_path, only=["*/sgt/2"]).cells] == ["pair/sgt/2"]
 
 
 def test_old_logprobs_are_in_the_key_as_the_regime_declares_them(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_old_logprobs_are_in_the_key_as_the_regime_declares_them(tmp_path: Path)
     keys = {}
     for what in ("", ", old_logprobs: trainer", ", old_logprobs: sampler", ", sampler_correction: 2"):
         file.write_text(GOOD.replace("sgt", f"{{regime: sgt{what}}}"))
-        cell = prepare(str(file), tmp_path).cells[1]
+        cell = prepare_named(str(file), tmp_path).cells[1]
         keys[what] = cell.key
         assert cell.variant.old_logprobs == ("sampler" if "sampler" in what and "corr" not in what else "trainer")
     assert keys[""] == keys[", old_logprobs: trainer"]
@@ -148,5 +148,5 @@ def test_a_curve_asks_no_more_than_the_limit() -> None:
 def test_a_style_that_nobody_chose_is_no_part_of_a_key() -> None:
     """Cells from before there were styles keep their keys; a chosen one is another cell."""
     plain = Policy(name="a", model="micro/llama").model_dump(mode="json")
-    assert keyed(plain) == keyed({name: value for name, value in plain.items() if name != "style"})
-    assert keyed({**plain, "style": "raw"}) != keyed(plain)
+    assert policy_as_keyed(plain) == policy_as_keyed({name: value for name, value in plain.items() if name != "style"})
+    assert policy_as_keyed({**plain, "style": "raw"}) != policy_as_keyed(plain)

@@ -11,9 +11,9 @@ import pytest
 
 from harness import published
 from harness.errors import SuiteError
-from harness.session.suite.prepare import prepare
-from harness.session.suite.validation import validate
-from harness.suite.load import find, load
+from harness.session.suite.prepare import prepare_named
+from harness.session.suite.validation import fill_in_options
+from harness.suite.load import find_suite, load_suite
 from harness.tasks.registry import EVALUATION_SETS
 
 SUITES = {
@@ -33,15 +33,15 @@ SUITES = {
 @pytest.mark.parametrize("name", SUITES)
 def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_path: Path) -> None:
     """24.1: with `max_length: 5120` four of them cut answers of 8,196 tokens short."""
-    suite, (paper, covered) = load(name), SUITES[name]
-    validate(suite, str(find(name)))
-    assert "arXiv" in find(name).read_text("utf-8").split("title:")[0]
+    suite, (paper, covered) = load_suite(name), SUITES[name]
+    fill_in_options(suite, str(find_suite(name)))
+    assert "arXiv" in find_suite(name).read_text("utf-8").split("title:")[0]
     assert set(suite.evaluation.tasks) <= set(EVALUATION_SETS)
     longest = suite.evaluation.max_new_tokens or 0
     words = rf"engine_options\.max_length: 2,000 tokens cut an answer of {longest:,} short"
     with pytest.raises(SuiteError, match=words):
-        prepare(name, tmp_path, overrides=["engine_options.max_length=2000"])
-    publication, count = published.load(paper), 0
+        prepare_named(name, tmp_path, overrides=["engine_options.max_length=2000"])
+    publication, count = published.load_publication(paper), 0
     assert name in publication.suites
     for group, variant in product(suite.groups, suite.regimes):
         objective = variant.options.get("objective", "grpo")
@@ -57,7 +57,7 @@ def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_pat
 
 def test_loading_all_of_them_imports_no_torch() -> None:
     script = (
-        "import sys\nfrom harness.suite.load import load\n"
-        f"for name in {list(SUITES)!r}: load(name)\nassert not {{'torch', 'transformers', 'lm_eval'}} & set(sys.modules)"
+        "import sys\nfrom harness.suite.load import load_suite\n"
+        f"for name in {list(SUITES)!r}: load_suite(name)\nassert not {{'torch', 'transformers', 'lm_eval'}} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import PluginError
 from harness.learning.regime import Regime
-from harness.learning.registry import installed, load, spaces
+from harness.learning.registry import installed, load, search_spaces
 from harness.suite.schema import Training
 from harness.suite.space import Choice, Range, spaces_of
 
@@ -52,7 +52,9 @@ def test_scales_and_priors():
 
 
 def test_every_shipped_default_lies_in_its_space_and_the_baseline_s_settings_have_one():
-    declared = {name: spaces(load(name)) for name, entry in installed().items() if entry.value.startswith("regimes.")}
+    declared = {
+        name: search_spaces(load(name)) for name, entry in installed().items() if entry.value.startswith("regimes.")
+    }
     assert {name for name, searched in declared.items() if searched} >= {
         "sgt",
         "hacpo",
@@ -75,7 +77,7 @@ def test_a_default_outside_its_space_is_refused():
 
     Outside.Options = Options
     with pytest.raises(PluginError, match=r"rate_: the default 0.1 lies outside its search space \(0.5 to 1"):
-        spaces(Outside)
+        search_spaces(Outside)
 
 
 def test_relative_spaces_follow_the_suite():

@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 
 from harness.engines.embedded.presets import PRESETS
-from harness.session.cell.manifests import manifest_of, mark
+from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.policy import micro_spec
-from harness.session.suite.prepare import prepare
+from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import read_manifest, read_suite, write_suite
 from harness.store.read import Snapshot
 from harness.store.remarks import missing_cells
@@ -39,7 +39,7 @@ CLAIM = "{name: faster, group: alike, regime: hacpo, statistic: kappa, relation:
 
 def prepare_text(folder: Path, text: str) -> Prepared:
     (folder / "claimed.yaml").write_text(text)
-    return prepare(str(folder / "claimed.yaml"), folder / "results")
+    return prepare_named(str(folder / "claimed.yaml"), folder / "results")
 
 
 def test_a_limited_variant_has_cells_in_its_groups_alone_and_their_keys_are_as_without_the_limit(
@@ -54,7 +54,7 @@ def test_a_limited_variant_has_cells_in_its_groups_alone_and_their_keys_are_as_w
 def test_a_cell_that_no_suite_asks_for_is_not_missing(tmp_path: Path) -> None:
     prepared = prepare_text(tmp_path, SUITE)
     prepared.write_suite_file()
-    ingest(tmp_path / "results")
+    ingest_journals(tmp_path / "results")
     with Snapshot(tmp_path / "results") as snapshot:
         missing = {gap.cell: gap.key for gap in missing_cells(snapshot, "claimed")}
     assert missing == {cell.label: cell.key for cell in prepared.every}
@@ -70,7 +70,7 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
 
     before.write_suite_file()
     first, second, third = prepared.every[:3]
-    mark(before.folder / first.key, manifest_of(first), "running")
+    mark_state(before.folder / first.key, manifest_of(first), "running")
     prepared.write_suite_file()
     stated = read_suite(prepared.folder).claims
     assert stated.digest
@@ -81,7 +81,7 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
     (prepared.folder / "suite.json").unlink()
     write_suite(prepared.folder, file)
     assert not prepared.write_suite_file(), "the same claims are not stated again"
-    mark(prepared.folder / second.key, manifest_of(second), "running")
+    mark_state(prepared.folder / second.key, manifest_of(second), "running")
     assert read_manifest(prepared.folder / second.key).claims == earlier
 
     other = prepare_text(tmp_path, claimed.replace("bound: 1.0", "bound: 1.1"))
@@ -89,9 +89,9 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
     changed = read_suite(other.folder).claims
     assert changed.digest != earlier.digest
     assert changed.since > earlier.since
-    mark(other.folder / second.key, manifest_of(second), "done")
-    mark(other.folder / first.key, manifest_of(first), "done")
-    mark(other.folder / third.key, manifest_of(third), "done")
+    mark_state(other.folder / second.key, manifest_of(second), "done")
+    mark_state(other.folder / first.key, manifest_of(first), "done")
+    mark_state(other.folder / third.key, manifest_of(third), "done")
     claims = [read_manifest(other.folder / cell.key).claims for cell in (first, second, third)]
     assert [claim.digest for claim in claims] == ["", earlier.digest, changed.digest], "of a cell's first start"
 

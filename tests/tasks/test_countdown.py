@@ -14,12 +14,12 @@ from random import Random
 import pytest
 
 from harness.errors import DataError, PluginError
-from harness.evaluation.metrics import EvaluationSample, rescore
-from harness.suite.load import load
+from harness.evaluation.metrics import EvaluationSample, rescore_samples
+from harness.suite.load import load_suite
 from harness.tasks.countdown import COUNTS, INSTRUCTION, Countdown, counts_of, invent_puzzle
 from harness.tasks.registry import get_task, source_of, training_source
-from harness.verification.catalogue import called, scorer_of
-from harness.verification.countdown import compute
+from harness.verification.catalogue import scorer_called, scorer_of
+from harness.verification.countdown import compute_value
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -50,14 +50,14 @@ HOSTILE = (
     ],
 )
 def test_an_expression_is_computed_exactly(text: str, value: Fraction, numbers: tuple[int, ...]) -> None:
-    assert compute(text) == (value, numbers)
+    assert compute_value(text) == (value, numbers)
 
 
 @pytest.mark.parametrize(
     "text", ["2 3", "2 +", "+ 2", "2 ** 3", "2(3)", "(2", "2)", "007", "2.5", "x + 2", "2 * -3", "1/0", "7*6=41", ""]
 )
 def test_anything_else_is_no_expression(text: str) -> None:
-    assert compute(text) is None
+    assert compute_value(text) is None
 
 
 def test_no_hostile_text_is_paid_or_run_and_none_takes_long(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_no_hostile_text_is_paid_or_run_and_none_takes_long(tmp_path: Path) -> N
     assert paid == []
     assert not place.exists()
     with Verifier(workers=1) as verifier:
-        verdicts = verifier.by(called("countdown")).verify([(GOLD, text) for text in [*texts, *boxed, GOLD]])
+        verdicts = verifier.by(scorer_called("countdown")).verify([(GOLD, text) for text in [*texts, *boxed, GOLD]])
     assert [verdict.value for verdict in verdicts] == ["wrong"] * 2 * len(texts) + ["right"]
 
 
@@ -91,7 +91,7 @@ def test_a_stored_answer_is_judged_again_by_the_same_rule() -> None:
         finished=True, verdict=Verdict("wrong", "", GOLD), labels={},
     )  # fmt: skip
     with Verifier(workers=1) as verifier:
-        (change,) = rescore([sample], verifier.by(called(get_task(sample.task).scorer)))
+        (change,) = rescore_samples([sample], verifier.by(scorer_called(get_task(sample.task).scorer)))
     assert change.after.value == "right"
 
 
@@ -100,7 +100,7 @@ def test_every_puzzle_has_the_solution_that_it_was_made_of() -> None:
     for count in COUNTS:
         for _ in range(100):
             puzzle = invent_puzzle(random, count)
-            assert compute(puzzle.solution) == (puzzle.target, puzzle.numbers)
+            assert compute_value(puzzle.solution) == (puzzle.target, puzzle.numbers)
             assert 10 <= puzzle.target < 100
             assert list(puzzle.numbers) == sorted(puzzle.numbers)
             assert len(puzzle.numbers) == count
@@ -193,4 +193,4 @@ def test_a_suite_names_it_by_its_parts_or_its_setting(tmp_path: Path) -> None:
         ("{name: countdown, numbers: 3..5}", "countdown:numbers=3..5"),
     ):
         file.write_text(SUITE.replace("TASK", written))
-        assert load(str(file)).training.task == task
+        assert load_suite(str(file)).training.task == task

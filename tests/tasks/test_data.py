@@ -22,7 +22,7 @@ from running import here
 from harness.errors import DataError
 from harness.tasks import data
 from harness.tasks.data import SETS
-from harness.tasks.registry import listing
+from harness.tasks.registry import list_tasks
 from harness.verification.equivalence import same_answer
 
 FOLDER = data_folder()
@@ -52,7 +52,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def refused(monkeypatch: pytest.MonkeyPatch, address: str, words: str) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     with pytest.raises(DataError, match=words) as caught:
-        data.load("math500")
+        data.load_set("math500")
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
 
@@ -91,12 +91,12 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
     kept = data.cached_path(SETS["math500"].remote, "test.jsonl")
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("altered")
-    assert next(info.state for info in data.inventory() if info.name == "math500") == "altered"
+    assert next(info.state for info in data.list_sets() if info.name == "math500") == "altered"
     unsigned = data.cached_path(SETS["minerva"].remote, SETS["minerva"].remote.files[0])
     unsigned.parent.mkdir(parents=True)
     unsigned.write_text("damaged")
     with pytest.raises(DataError, match=f"{unsigned}, .* remove it"):
-        data.load("minerva")
+        data.load_set("minerva")
 
 
 def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
@@ -143,21 +143,21 @@ def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path, monkeyp
     monkeypatch.setenv("HARNESS_DATA", "~/sets")
     assert data.folder_in_use(None) == data.folder_in_use(Path("~/sets")) == Path.home() / "sets"
     with pytest.raises(DataError, match=r"no aime24\.jsonl in .*leave the data folder out"):
-        data.load("aime24", tmp_path)
+        data.load_set("aime24", tmp_path)
     (tmp_path / "aime24.jsonl").write_text('{"id": "1", "problem": "p", "answer": "1"}\n')
     with pytest.raises(DataError, match="altered"):
-        data.load("aime24", tmp_path)
-    assert {"altered", "absent"} == {info.state for info in data.inventory(tmp_path)}
+        data.load_set("aime24", tmp_path)
+    assert {"altered", "absent"} == {info.state for info in data.list_sets(tmp_path)}
     os.truncate(tmp_path / "aime24.jsonl", data.MAX_BYTES + 1)  # too large to be read
-    assert {"altered", "absent"} == {info.state for info in data.inventory(tmp_path)}
+    assert {"altered", "absent"} == {info.state for info in data.list_sets(tmp_path)}
 
 
 def test_inventory_and_listing_fetch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving({}) as (address, requests):
         monkeypatch.setenv("HF_ENDPOINT", address)
         monkeypatch.setenv("HARNESS_GITHUB", address)
-        assert {info.state for info in data.inventory()} == {"absent"}
-        shown = {info.name: info for info in listing()}
+        assert {info.state for info in data.list_sets()} == {"absent"}
+        shown = {info.name: info for info in list_tasks()}
         said = here("tasks")[1]
     assert not requests
     assert "absent: harness data" in " ".join(said.split())
@@ -227,9 +227,9 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
     ) as (address, _):
         monkeypatch.setenv("HF_ENDPOINT", address)
         monkeypatch.setenv("HARNESS_GITHUB", address)
-        fetched = data.load(name)
-        assert data.load(name) == fetched
-    kept = data.load(name, FOLDER)
+        fetched = data.load_set(name)
+        assert data.load_set(name) == fetched
+    kept = data.load_set(name, FOLDER)
     assert [(row.id, row.problem, row.multi_boxed) for row in fetched] == [
         (r.id, r.problem, r.multi_boxed) for r in kept
     ]

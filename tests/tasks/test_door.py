@@ -14,7 +14,7 @@ from harness.tasks.registry import (
     EVALUATION_SETS,
     PLUGINS,
     get_task,
-    names,
+    list_task_names,
     results_versions,
     source_of,
     training_source,
@@ -41,7 +41,7 @@ def test_conformance(name, check, monkeypatch):
 
 def test_the_shipped_ones_come_through_the_door_and_first():
     assert set(PLUGINS.installed()) == {*MADE, *EVALUATION_SETS, "gym"}
-    assert names()[: len(MADE)] == list(MADE)
+    assert list_task_names()[: len(MADE)] == list(MADE)
     assert PLUGINS.origin("micro").endswith("(harness.tasks.shipped:Micro)")
     with pytest.raises(PluginError, match="did you mean 'gsm8k'"):
         get_task("gsm8")
@@ -50,14 +50,20 @@ def test_the_shipped_ones_come_through_the_door_and_first():
 
 
 def test_a_shipped_tasks_version_is_in_its_package():
-    for name in names():
+    for name in list_task_names():
         symbolic = {"verification/symbolic"} if name in EVALUATION_SETS else set()
         scorer = "scoring" if name == "countdown" else "verification"
         assert results_versions(name).keys() == {"tasks", scorer} | symbolic
 
 
 def test_what_is_for_evaluation_alone_is_not_trained_on():
-    assert [name for name in names() if source_of(name).trains] == ["micro", "ladder", "countdown", "gsm8k", "math"]
+    assert [name for name in list_task_names() if source_of(name).trains] == [
+        "micro",
+        "ladder",
+        "countdown",
+        "gsm8k",
+        "math",
+    ]
     with pytest.raises(
         PluginError, match="unknown training task 'math500'; there are micro, ladder, countdown, math, gsm8k"
     ):

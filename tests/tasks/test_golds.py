@@ -32,7 +32,7 @@ SETS = (
 def read(folder: Path, *rows: dict[str, object] | str, scorer: str = "math") -> list[str]:
     file = folder / "q.jsonl"
     file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    asked = jsonl.questions(file, hashlib.sha256(file.read_bytes()).hexdigest(), scorer)
+    asked = jsonl.read_questions(file, hashlib.sha256(file.read_bytes()).hexdigest(), scorer)
     return [question.prompt.gold for question in asked]
 
 
@@ -133,6 +133,6 @@ def test_what_the_verifier_itself_would_never_find_right_is_no_gold() -> None:
 def test_the_sets_own_golds_are_all_read(name: str) -> None:
     assert FOLDER is not None
     file = FOLDER / f"{name}.jsonl"
-    asked = jsonl.questions(file, hashlib.sha256(file.read_bytes()).hexdigest(), "math")
+    asked = jsonl.read_questions(file, hashlib.sha256(file.read_bytes()).hexdigest(), "math")
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
     assert [question.prompt.gold for question in asked] == [row["answer"] for row in rows]

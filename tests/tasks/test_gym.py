@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
-from harness.suite.load import load
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
+from harness.suite.load import load_suite
 from harness.tasks.gym import ALLOWED, REFUSED, Gym, _digest_questions
 from harness.tasks.registry import get_task, results_versions, source_of
 from harness.tasks.settings import read_settings
@@ -234,7 +234,7 @@ def test_a_level_that_has_too_few_questions_is_refused(tmp_path: Path) -> None:
         file.write_text(suite)
         place = "evaluation.tasks\\[0\\]" if "task: micro" in suite else "training.prompts"
         with pytest.raises(SuiteError, match=f"{place}: .*distinct questions asked for, only"):
-            preflight(prepare(str(file), tmp_path / "r"), run=False)
+            check_before_run(prepare_named(str(file), tmp_path / "r"), run=False)
     with pytest.raises(DataError, match="distinct questions asked for, only"):
         Gym("gym.gcd:max_value=2,max_numbers=2,min_numbers=2,min_value=1").draw(1, 500)
 
@@ -254,13 +254,13 @@ evaluation: {tasks: [TASK]}
 def test_a_mapping_in_a_suite_names_the_task_with_its_settings(tmp_path: Path) -> None:
     file = tmp_path / "puzzles.yaml"
     file.write_text(SUITE.replace("TASK", "{name: gym.knights_knaves, n_people: 2..3, depth_constraint: 2}"))
-    suite = load(str(file))
+    suite = load_suite(str(file))
     assert suite.training.task == "gym.knights_knaves:depth_constraint=2,n_people=2..3"
     assert suite.evaluation.tasks == [suite.training.task]
     assert get_task(suite.training.task).scorer == "exact"
     file.write_text(SUITE.replace("TASK", "{name: gym.knights_knaves, n_people: [2, 3]}"))
     with pytest.raises(SuiteError, match="n_people: a number, a word or a range"):
-        load(str(file))
+        load_suite(str(file))
 
 
 @installed

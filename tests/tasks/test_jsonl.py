@@ -10,15 +10,15 @@ import pytest
 
 from harness.errors import DataError, PluginError, SuiteError
 from harness.session.cell.questions import as_asked
-from harness.session.suite.preflight import preflight
-from harness.session.suite.prepare import prepare
+from harness.session.suite.preflight import check_before_run
+from harness.session.suite.prepare import prepare_named
 from harness.suite.schema import FileTask, Policy, Training
 from harness.tasks import jsonl
 from harness.tasks.overlap import find_overlaps
-from harness.tasks.registry import get_task, named, source_of, training_source
+from harness.tasks.registry import get_task, source_of, task_of_text, training_source
 from harness.tasks.source import part_of
 from harness.tasks.task import Task
-from harness.versions import recorded
+from harness.versions import recorded_versions
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 ROWS = [{"question": f"{a} plus {b} is", "answer": i + j + 2} for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)]
@@ -49,7 +49,7 @@ def suite(folder: Path, trained: str = FILE, evaluated: str = FILE) -> Path:
 
 
 def task_of(file: Path, scorer: str = "exact", **more: object) -> FileTask:
-    return jsonl.pinned(FileTask(file=str(file), scorer=scorer, **more))  # type: ignore[arg-type]
+    return jsonl.pin_file(FileTask(file=str(file), scorer=scorer, **more))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -172,20 +172,20 @@ def test_every_step_draws_without_a_comparison_of_all_questions(
 def test_the_key_follows_content_and_scorer_and_not_the_place(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     write(tmp_path), write(tmp_path / "b")
-    first, moved = (prepare(str(suite(folder)), tmp_path / "r") for folder in (tmp_path, tmp_path / "b"))
+    first, moved = (prepare_named(str(suite(folder)), tmp_path / "r") for folder in (tmp_path, tmp_path / "b"))
     assert (moved.cells[0].key, moved.bases[0].key) == (first.cells[0].key, first.bases[0].key)
-    assert first.cells[0].identity.versions["scoring"] == str(recorded()["scoring"].version)
+    assert first.cells[0].identity.versions["scoring"] == str(recorded_versions()["scoring"].version)
     other = suite(tmp_path, *[FILE.replace("exact", "math")] * 2)
-    assert prepare(str(other), tmp_path / "r").cells[0].key != first.cells[0].key
+    assert prepare_named(str(other), tmp_path / "r").cells[0].key != first.cells[0].key
     write(tmp_path, [*ROWS, {"question": "eleven plus one is", "answer": 12}])
-    assert prepare(str(suite(tmp_path)), tmp_path / "r").cells[0].key != first.cells[0].key
+    assert prepare_named(str(suite(tmp_path)), tmp_path / "r").cells[0].key != first.cells[0].key
 
 
 def test_a_file_that_is_altered_after_the_plan_is_refused(tmp_path: Path) -> None:
     write(tmp_path)
-    cell = prepare(str(suite(tmp_path)), tmp_path / "r").cells[0]
+    cell = prepare_named(str(suite(tmp_path)), tmp_path / "r").cells[0]
     write(tmp_path, ROWS[:-1])
-    jsonl.questions.cache_clear()  # as in a worker
+    jsonl.read_questions.cache_clear()  # as in a worker
     with pytest.raises(DataError, match="its content was altered"):
         training_source(Training.model_validate(cell.training.model_dump(mode="json")).task).draw(1, 2)
     assert training_source(cell.training.task).pool_digest() == cell.identity.pool
@@ -200,12 +200,12 @@ def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
         (other, "3 of the 100"),
     ):
         with pytest.raises(SuiteError, match=words):
-            preflight(prepare(str(suite(tmp_path, same, evaluated)), tmp_path / "r"), run=False)
+            check_before_run(prepare_named(str(suite(tmp_path, same, evaluated)), tmp_path / "r"), run=False)
     micro = get_task("micro")
     write(tmp_path, [{"question": micro.bare(p.text), "answer": 0} for p in micro.documents(None)], "other.jsonl")
     with pytest.raises(SuiteError, match="questions of micro too"):
-        preflight(prepare(str(suite(tmp_path, other, "micro")), tmp_path / "r"), run=False)
-    remarks = preflight(prepare(str(suite(tmp_path)), tmp_path / "r"), run=False)
+        check_before_run(prepare_named(str(suite(tmp_path, other, "micro")), tmp_path / "r"), run=False)
+    remarks = check_before_run(prepare_named(str(suite(tmp_path)), tmp_path / "r"), run=False)
     assert any("questions for training, " in remark and "held out" in remark for remark in remarks)
 
 
@@ -225,17 +225,17 @@ def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
 def test_suites_are_refused_in_one_line(tmp_path: Path, trained: str, words: str) -> None:
     write(tmp_path)
     with pytest.raises((SuiteError, DataError)) as caught:
-        prepare(str(suite(tmp_path, trained, "micro")), tmp_path / "r")
+        prepare_named(str(suite(tmp_path, trained, "micro")), tmp_path / "r")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_on_a_command_line(tmp_path: Path) -> None:
-    task = named(f"{write(tmp_path)}:exact")
+    task = task_of_text(f"{write(tmp_path)}:exact")
     assert isinstance(task, FileTask)
-    assert (task.name, task.scorer, named("math500")) == ("my", "exact", "math500")
+    assert (task.name, task.scorer, task_of_text("math500")) == ("my", "exact", "math500")
     with pytest.raises(PluginError, match="unknown scorer 'no name'"):
-        named(f"{tmp_path / 'my.jsonl'}:no name")
+        task_of_text(f"{tmp_path / 'my.jsonl'}:no name")
 
 
 @pytest.mark.parametrize("frame", ["{}", "Q: {}", "Q: {}\nA:"])

@@ -13,7 +13,7 @@ from harness.tasks.ladder import (
     evaluation_prompts,
     levels_of,
     training_prompts,
-    worked,
+    worked_examples,
 )
 from harness.tasks.registry import get_task, training_source
 from harness.verification.verifier import Verifier
@@ -50,7 +50,7 @@ def test_right_and_wrong_by_the_verifier() -> None:
 
 
 def test_worked_examples_are_not_held_out() -> None:
-    assert not any(p.text in worked(level, 8) for level in LEVELS for p in evaluation_prompts((level,)))
+    assert not any(p.text in worked_examples(level, 8) for level in LEVELS for p in evaluation_prompts((level,)))
     assert {p.labels["skill"] for p in evaluation_prompts()} == set(LEVELS)
 
 

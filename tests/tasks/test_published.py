@@ -8,22 +8,22 @@ import pytest
 
 from harness import published
 from harness.errors import UsageError
-from harness.tasks.registry import names
+from harness.tasks.registry import list_task_names
 
 
-@pytest.mark.parametrize("name", published.names())
+@pytest.mark.parametrize("name", published.publication_names())
 def test_every_number_is_a_share_of_a_known_benchmark_with_its_source(name: str) -> None:
-    publication = published.load(name)
+    publication = published.load_publication(name)
     assert publication.rows
     assert publication.notes
     for row in publication.rows:
         assert row.source
-        assert set(row.values) <= set(names())
+        assert set(row.values) <= set(list_task_names())
         assert all(0 <= publication.share(value) <= 1 for value in row.values.values())
 
 
 def test_the_averages_that_do_not_add_up_are_noted() -> None:
-    publication = published.load("hacpo2026")
+    publication = published.load_publication("hacpo2026")
     off = set()
     for row in publication.rows:
         if row.average is not None and len(row.values) == 7:
@@ -39,7 +39,7 @@ def test_the_averages_that_do_not_add_up_are_noted() -> None:
 
 
 def test_a_result_finds_its_row() -> None:
-    publication = published.load("hacpo2026")
+    publication = published.load_publication("hacpo2026")
     peers = ("meta-llama/Llama-3.2-3B-Instruct",)
     ours = publication.beside("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo")
     assert ours is not None
@@ -50,4 +50,4 @@ def test_a_result_finds_its_row() -> None:
     assert publication.beside("Qwen/Qwen3-4B-Base", peers, "hacpo", "hacpo-wide") is None
     assert publication.beside("Qwen/Qwen3-4B-Base", ("x/y",), "hacpo", "hacpo") is None
     with pytest.raises(UsageError, match="hacpo2026"):
-        published.load("nobody1999")
+        published.load_publication("nobody1999")

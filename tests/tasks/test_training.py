@@ -12,8 +12,8 @@ from benchmark_data import data_folder
 
 from harness.errors import DataError
 from harness.tasks import micro
-from harness.tasks.data import SETS, SOURCES, load, parse_rows
-from harness.tasks.overlap import INDEX, find_overlaps, pinned
+from harness.tasks.data import SETS, SOURCES, load_set, parse_rows
+from harness.tasks.overlap import INDEX, find_overlaps, pinned_index
 from harness.tasks.registry import EVALUATION_SETS, training_source
 
 FOLDER = data_folder()
@@ -49,7 +49,7 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
     }  # fmt: skip
     assert FOLDER is not None
     content = (FOLDER / "math_train.jsonl").read_bytes()
-    texts = {row.problem: row.id for row in load("math_train", FOLDER)}
+    texts = {row.problem: row.id for row in load_set("math_train", FOLDER)}
     ids = {row.id: texts[row.problem] for row in parse_rows(content, "")}
     assert {ids[name] for name in known} <= dropped
     assert ids["train/intermediate_algebra/1486.json"] in pool.ambiguous
@@ -62,7 +62,7 @@ def test_math_drops_what_the_evaluation_sets_repeat() -> None:
 @needs_data
 def test_the_pinned_overlaps_are_those_of_all_sets() -> None:
     index = overlap_index.index(FOLDER)
-    assert index == pinned()
+    assert index == pinned_index()
     assert overlap_index.text(index) == INDEX.read_text("utf-8")
 
 
@@ -78,15 +78,15 @@ def test_no_prompt_depends_on_which_evaluation_sets_are_at_hand(name: str, tmp_p
 
 def test_a_pools_digest_needs_no_data_and_knows_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     sets = {name: SETS[name].sha256 for name in (*EVALUATION_SETS, *SOURCES.values())}
-    assert pinned().sets == sets, "run tools/overlap_index.py"
+    assert pinned_index().sets == sets, "run tools/overlap_index.py"
     monkeypatch.setenv("HARNESS_DATA", "/nowhere")
     assert training_source("micro").pool_digest() == ""
     assert training_source("math").pool_digest() != training_source("gsm8k").pool_digest()
     fewer = msgspec.structs.replace(
-        pinned(), overlaps={**pinned().overlaps, "math_train": pinned().overlaps["math_train"][1:]}
+        pinned_index(), overlaps={**pinned_index().overlaps, "math_train": pinned_index().overlaps["math_train"][1:]}
     )
     before = training_source("math").pool_digest()
-    monkeypatch.setattr("harness.tasks.shipped.pinned", lambda: fewer)
+    monkeypatch.setattr("harness.tasks.shipped.pinned_index", lambda: fewer)
     assert training_source("math").pool_digest() != before
 
 

@@ -11,7 +11,7 @@ import zoo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tokenization.alignment import chunks, distribute, one_to_one
+from harness.tokenization.alignment import cut_into_chunks, distribute_logprobs, one_to_one
 
 
 def loop_chunks(source, receiver):
@@ -54,14 +54,14 @@ def answers(draw):
 @settings(max_examples=300, deadline=None)
 @given(answers())
 def test_chunks_are_those_of_the_merge(pair):
-    assert groups_of(chunks(*pair)) == loop_chunks(*(ends.tolist() for ends in pair))
+    assert groups_of(cut_into_chunks(*pair)) == loop_chunks(*(ends.tolist() for ends in pair))
 
 
 @settings(max_examples=300, deadline=None)
 @given(answers())
 def test_exact_tokens_are_those_of_chunks_of_one_token_on_either_side(pair):
     alike = [len(s) == len(r) == 1 for s, r in loop_chunks(*(ends.tolist() for ends in pair)) for _ in r]
-    assert one_to_one(chunks(*pair)).tolist() == alike
+    assert one_to_one(cut_into_chunks(*pair)).tolist() == alike
 
 
 @settings(max_examples=300, deadline=None)
@@ -70,8 +70,8 @@ def test_mass_is_conserved_and_stays_in_its_chunk(pair, seed, scale):
     rng, (source, receiver) = np.random.default_rng(seed), pair
     logprobs = -rng.exponential(2.0, source.size) * (rng.random(source.size) < 0.8)
     weights = None if scale is None else -np.maximum(rng.exponential(scale, receiver.size), 1e-322)
-    parts = chunks(source, receiver)
-    aligned = distribute(receiver, parts, logprobs, weights)
+    parts = cut_into_chunks(source, receiver)
+    aligned = distribute_logprobs(receiver, parts, logprobs, weights)
     assert aligned.dtype == np.float32
     assert (aligned <= 0).all()
     assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
@@ -86,15 +86,15 @@ def test_conservation_over_a_long_answer():
     source_ends = np.cumsum(rng.integers(1, 6, 20_000))
     receiver_ends = np.unique(np.append(rng.integers(1, source_ends[-1], 15_000), source_ends[-1]))
     logprobs = -rng.exponential(1.0, source_ends.size)
-    aligned = distribute(receiver_ends, chunks(source_ends, receiver_ends), logprobs)
+    aligned = distribute_logprobs(receiver_ends, cut_into_chunks(source_ends, receiver_ends), logprobs)
     assert abs(aligned.sum(dtype=np.float64) - logprobs.sum()) < 1e-6
 
 
 def test_a_receiver_that_is_sure_of_its_tokens_gets_bytes():
     ends = np.array([1, 4])
-    parts = chunks(np.array([4]), ends)
-    assert distribute(ends, parts, np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
-    assert distribute(ends, parts, np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
+    parts = cut_into_chunks(np.array([4]), ends)
+    assert distribute_logprobs(ends, parts, np.array([-4.0]), np.zeros(2)).tolist() == [-1.0, -3.0]
+    assert distribute_logprobs(ends, parts, np.array([-4.0]), np.array([-3.0, -1.0])).tolist() == [-3.0, -1.0]
 
 
 PAIRS = [(a, b) for a in sorted(zoo.KINDS) for b in sorted(zoo.KINDS) if a != b]
@@ -107,8 +107,8 @@ def test_mass_over_texts_of_all_kinds(source, receiver, encoded):
     assert len(both) > 780
     rng = np.random.default_rng(1)
     for place, (a, b) in enumerate(both):
-        logprobs, parts = -rng.exponential(0.3, a.ends.size), chunks(a.ends, b.ends)
-        aligned = distribute(b.ends, parts, logprobs)
+        logprobs, parts = -rng.exponential(0.3, a.ends.size), cut_into_chunks(a.ends, b.ends)
+        aligned = distribute_logprobs(b.ends, parts, logprobs)
         assert math.isclose(aligned.sum(dtype=np.float64), logprobs.sum(), abs_tol=1e-6, rel_tol=1e-7)
         if place % 20 == 0:
             assert groups_of(parts) == loop_chunks(a.ends.tolist(), b.ends.tolist())

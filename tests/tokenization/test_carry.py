@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harness.errors import ExchangeError
 from harness.experience.records import Refusal, Rollout, Success, TextRollout
 from harness.tokenization.codec import TokenCodec
-from harness.tokenization.retokenise import Retokenised, edit_distance, noncanonical_shares, retokenise
+from harness.tokenization.retokenise import Retokenised, edit_distance, noncanonical_shares, retokenise_answers
 
 MARKER = "\uffff\ufdd0"
 HEADER = {"author": "peer", "version": 3, "step": 4, "prompt_id": "p1", "index": 0}
@@ -42,7 +42,9 @@ def own(codec, text, **changes):
 def test_text_travels_alone(codecs):
     receiver = codecs["gemma"]
     cut = TextRollout(**HEADER, text="x=1", finished=False, reward=0.0)
-    done, cut, refused = retokenise([Success(**HEADER, text="x=1"), cut, Success(**HEADER, text=MARKER)], receiver)
+    done, cut, refused = retokenise_answers(
+        [Success(**HEADER, text="x=1"), cut, Success(**HEADER, text=MARKER)], receiver
+    )
     assert done.tokens.tolist() == [*cut.tokens.tolist(), receiver.eos_id]
     assert done.aligned is None
     assert set(done.residuals) == {"text"}
@@ -54,12 +56,12 @@ def test_order_is_kept_around_refusals(codecs):
     good = [own(source, text) for text in ("a", "bb", "ccc")]
     bad = msgspec.structs.replace(good[1], text=MARKER)
     records = [good[0], bad, good[1], bad, good[2]]
-    results = retokenise(records, receiver)
+    results = retokenise_answers(records, receiver)
     assert [type(r) for r in results] == [Retokenised, ExchangeError, Retokenised, ExchangeError, Retokenised]
     for record, result in zip(records, results, strict=True):
         if isinstance(result, Retokenised):
             assert receiver.decode(result.tokens[:-1]) == record.text
-    assert retokenise([], receiver) == []
+    assert retokenise_answers([], receiver) == []
 
 
 def test_residuals_of_a_known_pair(codecs, tokenizers):
@@ -67,7 +69,7 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     vocab = tokenizers["unigram_fallback"].get_vocab()
     letters = [vocab[f"<0x{byte:02X}>"] for byte in b"the answer is"]
     sent = rollout(fine, letters, noncanonical=0.5)
-    (joined,) = retokenise([sent], coarse)
+    (joined,) = retokenise_answers([sent], coarse)
     size = joined.tokens.size - 1
     assert size < len(letters)
     assert joined.residuals["boundary"] == 0.0
@@ -80,7 +82,7 @@ def test_residuals_of_a_known_pair(codecs, tokenizers):
     np.testing.assert_allclose(joined.aligned[:-1], expected, rtol=1e-6)
 
     text = "the answer is ~~|"
-    (parted,) = retokenise([own(coarse, text)], fine)
+    (parted,) = retokenise_answers([own(coarse, text)], fine)
     source, ends = coarse.try_encode([text])[0].ends.tolist(), fine.try_encode([text])[0].ends.tolist()
     inside = [sum(begin < end <= close for end in ends) for begin, close in zip([0, *source[:-1]], source, strict=True)]
     assert parted.residuals["boundary"] == sum(n for n in inside if n > 1) / len(ends)
@@ -92,12 +94,12 @@ def test_the_text_residual_is_the_edit_distance_of_the_round_trip(codecs, tokeni
     text = "So  Hé"
     core = tokenizers["wordpiece"].backend_tokenizer
     back = core.decode(core.encode(text, add_special_tokens=False).ids)
-    (result,) = retokenise([Success(**HEADER, text=text)], codecs["wordpiece"])
+    (result,) = retokenise_answers([Success(**HEADER, text=text)], codecs["wordpiece"])
     assert back == "so he"
     assert result.residuals["text"] == pytest.approx(
         5 / 7
     )  # S->s, a space gone, H->h, two bytes of accent into one letter
-    (result,) = retokenise([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
+    (result,) = retokenise_answers([Success(**HEADER, text="a b")], codecs["byte_level_prefix"])
     assert result.residuals["text"] == pytest.approx(1 / 3)  # the space in front
 
 
@@ -119,7 +121,7 @@ def test_edit_distance(a, b, shared):
 def test_long_texts_are_compared_in_windows(codecs):
     """3 bytes in 25 differ (a capital, a two-byte accent); windows cut behind the same token keep the sum exact."""
     unit = "Plus dé, so ok and so on "
-    (result,) = retokenise([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
+    (result,) = retokenise_answers([Success(**HEADER, text=unit * 300)], codecs["wordpiece"])
     size = len(unit.encode())
     assert result.residuals["text"] == pytest.approx(3 / size, rel=0.01)
 
@@ -128,11 +130,11 @@ def test_long_texts_are_compared_in_windows(codecs):
 def test_each_residual_has_its_budget(codecs, name):
     source, receiver = codecs["byte_level"], codecs["wordpiece"]
     record = own(source, "Hence, the answer is (x-3)**2 né", noncanonical=0.3)
-    (measured,) = retokenise([record], receiver)
+    (measured,) = retokenise_answers([record], receiver)
     value = measured.residuals[name]
     assert value > 0
-    (kept,) = retokenise([record], receiver, budget={name: value})
-    (refused,) = retokenise([record], receiver, budget={name: value * 0.99})
+    (kept,) = retokenise_answers([record], receiver, budget={name: value})
+    (refused,) = retokenise_answers([record], receiver, budget={name: value * 0.99})
     assert isinstance(kept, Retokenised)
     assert refused.reason == Refusal.RESIDUAL
     assert name in str(refused)
@@ -147,14 +149,14 @@ def test_spreading_by_the_receivers_own_logprobs(codecs):
         return [-np.arange(1, t.size + 1, dtype=np.float32) for t in tokens]
 
     broken = msgspec.structs.replace(record, text=MARKER)
-    (by_bytes,) = retokenise([record], receiver)
-    refused, by_receiver = retokenise([broken, record], receiver, score=score)
+    (by_bytes,) = retokenise_answers([record], receiver)
+    refused, by_receiver = retokenise_answers([broken, record], receiver, score=score)
     assert isinstance(refused, ExchangeError)
     assert [(r.text, t.tolist()) for r, t in asked] == [(record.text, by_bytes.tokens[:-1].tolist())]
     assert not np.allclose(by_bytes.aligned, by_receiver.aligned)
     assert by_receiver.residuals["mass"] < 1e-6
     unmeasured = msgspec.structs.replace(record, noncanonical=None)
-    assert isinstance(retokenise([unmeasured], receiver, budget={"canonical": 0.0})[0], Retokenised)
+    assert isinstance(retokenise_answers([unmeasured], receiver, budget={"canonical": 0.0})[0], Retokenised)
 
 
 def test_noncanonical_shares(codecs, tokenizers):
@@ -197,7 +199,7 @@ def test_a_control_token_that_comes_out_all_the_same_is_refused():
     ids = codec.try_encode(["a b"])[0].ids
     codec._control.add(int(ids[-1]))
     assert [type(r).__name__ for r in codec.try_encode(["a", "a b"])] == ["Encoded", "TokenizationError"]
-    (result,) = retokenise([Success(**HEADER, text="a b")], codec)
+    (result,) = retokenise_answers([Success(**HEADER, text="a b")], codec)
     assert "control" in str(result)
 
 
@@ -207,7 +209,7 @@ def test_sampled_answers_arrive(source, codecs, tokenizers):
     answers = [rng.integers(0, len(tokenizers[source]), rng.integers(1, 30)) for _ in range(60)]
     records = [rollout(codecs[source], ids) for ids in answers]
     for receiver in codecs.values():
-        results = retokenise(records, receiver)
+        results = retokenise_answers(records, receiver)
         arrived = [(r, c) for r, c in zip(records, results, strict=True) if isinstance(c, Retokenised)]
         assert len(arrived) >= 55
         for record, carried in arrived:

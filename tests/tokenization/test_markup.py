@@ -10,9 +10,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.experience.records import Success
-from harness.tokenization.alignment import chunks, distribute
+from harness.tokenization.alignment import cut_into_chunks, distribute_logprobs
 from harness.tokenization.codec import REASONING_TAGS, ReasoningTags, TokenCodec
-from harness.tokenization.retokenise import retokenise
+from harness.tokenization.retokenise import retokenise_answers
 
 THOUGHT = "<think>\n7+5=12\n</think>\n\\boxed{12}"
 
@@ -30,7 +30,7 @@ def thinker(*marks: str, build=zoo.byte_level) -> TokenCodec:
 def test_between_equal_tokenizers_nothing_changes():
     source, receiver = (thinker("<think>", "</think>") for _ in range(2))
     sent = own(source, THOUGHT)
-    (carried,) = retokenise([sent], receiver)
+    (carried,) = retokenise_answers([sent], receiver)
     assert carried.tokens[:-1].tolist() == sent.tokens
     assert carried.aligned[:-1].tolist() == pytest.approx(sent.logprobs)
     assert (carried.residuals["boundary"], carried.residuals["text"], carried.spelled_tags) == (0.0, 0.0, 0)
@@ -44,7 +44,7 @@ def test_a_mark_becomes_the_receivers_own():
     text = f"é {THOUGHT} <think>x"
     sent = own(source, text)
     mass = sum(sent.logprobs)
-    (carried,) = retokenise([sent], receiver)
+    (carried,) = retokenise_answers([sent], receiver)
     assert [i for i in carried.tokens.tolist() if i in own_marks] == [own_marks[0], own_marks[1], own_marks[0]]
     assert carried.aligned[:-1].sum(dtype=np.float64) == pytest.approx(mass, abs=1e-6)
     assert (carried.residuals["text"], carried.spelled_tags) == (0.0, 0)
@@ -58,7 +58,7 @@ def test_a_mark_becomes_the_receivers_own():
 
 def test_who_has_no_mark_reads_letters_and_they_are_counted():
     receiver = thinker()
-    (carried,) = retokenise([Success(**HEADER, text=THOUGHT)], receiver)
+    (carried,) = retokenise_answers([Success(**HEADER, text=THOUGHT)], receiver)
     assert receiver.decode(carried.tokens[:-1]) == THOUGHT
     assert carried.spelled_tags == 2
 
@@ -112,6 +112,6 @@ def test_joined_before_bytes_is_read_all_the_same():
 def test_mass_holds_where_the_receivers_log_probabilities_cancel():
     ends = np.array([2, 4, 6])
     for weights in ([2e-4, -2e-4 + 1e-12, 0.0], [-1e-9, 1e-9, -1e-13], [0.0, 0.0, 0.0]):
-        aligned = distribute(ends, chunks(np.array([6]), ends), np.array([-7.25]), np.array(weights))
+        aligned = distribute_logprobs(ends, cut_into_chunks(np.array([6]), ends), np.array([-7.25]), np.array(weights))
         assert abs(aligned.sum(dtype=np.float64) + 7.25) < 1e-6
         assert (aligned <= 0).all()

@@ -13,10 +13,10 @@ pytest.importorskip("optuna", reason="the tune extra is not installed")
 from running import here
 
 from harness.errors import SuiteError
-from harness.session.cell.manifests import manifest_of, mark
-from harness.session.suite.prepare import prepare, prepare_suite
-from harness.session.suite.validation import validate
-from harness.suite.load import load
+from harness.session.cell.manifests import manifest_of, mark_state
+from harness.session.suite.prepare import prepare_named, prepare_suite
+from harness.session.suite.validation import fill_in_options
+from harness.suite.load import load_suite
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
     TrialRequest,
@@ -88,7 +88,7 @@ def test_tpe_finds_the_better_half():
 
 @pytest.fixture
 def suite():
-    return validate(load("tuned_small"), "tuned_small")
+    return fill_in_options(load_suite("tuned_small"), "tuned_small")
 
 
 def test_every_trial_has_the_step_s_number_of_answers(suite):
@@ -108,13 +108,13 @@ def test_every_trial_has_the_step_s_number_of_answers(suite):
 
 @pytest.mark.parametrize("group", ["groups", "tune.groups"])
 def test_where_a_policy_has_rollouts_of_its_own_they_are_not_searched(group):
-    suite = load("tuned_small", [f"{group}[0].policies[0].rollouts=8"])
+    suite = load_suite("tuned_small", [f"{group}[0].policies[0].rollouts=8"])
     assert "training.rollouts" not in search_space(suite, suite.regimes[0])
 
 
 def test_what_a_variant_trains_otherwise_stays_in_its_trials():
     changes = ["regimes[3]={regime: hacpo, training: {updates: 4, kl: 0.01}}", "tune.training=[learning_rate]"]
-    suite = validate(load("tuned_small", changes), "tuned_small")
+    suite = fill_in_options(load_suite("tuned_small", changes), "tuned_small")
     variant = suite.regimes[3]
     for rate in (suite.training.learning_rate, 5e-4):
         settings = {**settings_as_published(suite, variant), "training.learning_rate": rate}
@@ -125,17 +125,17 @@ def test_what_a_variant_trains_otherwise_stays_in_its_trials():
 def test_a_plan_from_nothing_leaves_out_what_is_done(tmp_path):
     plan = "plan", "tuned_small", "--set", "tune.rungs=[]", "--results", tmp_path
     before = here(*plan)[2]
-    prepared = prepare("tuned_small", tmp_path, overrides=["tune.rungs=[]"])
+    prepared = prepare_named("tuned_small", tmp_path, overrides=["tune.rungs=[]"])
     trials = prepare_suite(foreseen_suites(prepared.suite)[0], prepared.source, tmp_path, prepared.altered)
     for cell in trials.every:
-        mark(trials.folder / cell.key, manifest_of(cell), "done")
+        mark_state(trials.folder / cell.key, manifest_of(cell), "done")
     assert "from nothing to the table at most" in before
     assert here(*plan)[2] == before
 
 
 def test_a_value_outside_its_range_widens_it():
-    raw = load("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
-    suite = validate(raw, "tuned_small")
+    raw = load_suite("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
+    suite = fill_in_options(raw, "tuned_small")
     space = search_space(suite, suite.regimes[2])
     assert space["lambda"].holds(9.0)
     assert space["training.kl"].values == (0.5, 0.0, 1e-3, 1e-2)
@@ -176,8 +176,8 @@ def test_what_is_foreseen_is_what_runs_at_most(suite):
     trials, check, table = foreseen_suites(suite)
     cells = [len(s.regimes) * len(s.groups) * len(s.seeds) for s in (trials, check, table)]
     assert (cells[0] + cells[1], cells[2]) == (count_runs(suite), 2 * 4 * 3)
-    full = foreseen_suites(load("tuned_full"))
-    assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in full[:2]) == count_runs(load("tuned_full"))
+    full = foreseen_suites(load_suite("tuned_full"))
+    assert sum(len(s.regimes) * len(s.groups) * len(s.seeds) for s in full[:2]) == count_runs(load_suite("tuned_full"))
     assert len(full[-1].regimes) == 3 * 9
 
 
@@ -199,7 +199,7 @@ FILE = f"{{file: a.jsonl, sha256: {'a1' * 32}, name: NAME}}"
 )
 def test_trials_that_ask_questions_of_the_table(trials, table):
     for asked, at in ((f"[micro_dev, {trials}]", r"tune.evaluation.tasks\[1\]: \w+ asks"), ("[ladder.sub2]", "")):
-        suite = load("tuned_small", [f"tune.evaluation.tasks={asked}", f"evaluation.tasks=[{table}]"])
+        suite = load_suite("tuned_small", [f"tune.evaluation.tasks={asked}", f"evaluation.tasks=[{table}]"])
         with pytest.raises(SuiteError, match=at) if at else nullcontext():
             check_variants(suite, "x.yaml")
 
@@ -209,11 +209,11 @@ def test_names_that_are_taken_or_too_long_and_options_that_no_range_holds():
                          ("{regime: sgt, name: " + "x" * 60 + "}", "too long .*52 characters at most"),
                          ("{regime: sgt, lambda: 0}", "regimes\\[2\\]: cannot be tuned: a range on a log scale")):  # fmt: skip
         with pytest.raises(SuiteError, match=says):
-            check_variants(load("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
+            check_variants(load_suite("tuned_small", [f"regimes[2]={regime}"]), str(Path("x.yaml")))
         for command in (("plan",), ("submit", "--slurm", "--dry-run")):
             code, _, err = here(*command, "tuned_small", "--set", f"regimes[2]={regime}")
             assert (code, bool(re.search(says, err))) == (2, True)
-    longest = load("tuned_small", ["regimes[2]={regime: sgt, name: " + "x" * 52 + "}"])
+    longest = load_suite("tuned_small", ["regimes[2]={regime: sgt, name: " + "x" * 52 + "}"])
     check_variants(longest, "x.yaml")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks.data import Problem, load
+from harness.tasks.data import SetProblem, load_set
 from harness.tasks.registry import EVALUATION_SETS
 from harness.verification.verifier import Verifier
 
@@ -15,7 +15,7 @@ FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents
 pytestmark = pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 
 
-def own_solution(row: Problem) -> str:
+def own_solution(row: SetProblem) -> str:
     """The set's own solution where it states its final answer (a box; for GSM8K the marked last line)."""
     if row.solution and row.id.startswith("gsm8k"):
         return f"{row.solution}\n#### {row.answer}"
@@ -24,7 +24,7 @@ def own_solution(row: Problem) -> str:
 
 @pytest.mark.parametrize("name", EVALUATION_SETS)
 def test_own_solutions_are_right_and_other_answers_wrong(name: str, verifier: Verifier) -> None:
-    rows = load(name, FOLDER)[:: 5 if name == "math" else 1]
+    rows = load_set(name, FOLDER)[:: 5 if name == "math" else 1]
     pairs = [(row.answer, own_solution(row)) for row in rows if own_solution(row)]
     falling = [pair for pair, v in zip(pairs, verifier.verify(pairs), strict=True) if v.value != "right"]
     assert len(falling) <= (0.02 if name in ("minerva", "olympiad") else 0.01) * len(pairs), falling
@@ -36,7 +36,7 @@ def test_own_solutions_are_right_and_other_answers_wrong(name: str, verifier: Ve
 
 def test_of_several_boxes_the_last_counts_and_those_beside_it(verifier: Verifier) -> None:
     """Golds are the last box of a solution; seven of these solutions offer two values side by side, which is another answer."""
-    rows = [row for row in load("math", FOLDER) if row.multi_boxed and row.solution]
+    rows = [row for row in load_set("math", FOLDER) if row.multi_boxed and row.solution]
     assert len(rows) == 23
     verdicts = verifier.verify([(row.answer, row.solution) for row in rows])
     several = [verdict.extracted for verdict in verdicts if verdict.value != "right"]

@@ -15,8 +15,8 @@ import pytest
 from hostile_answers import HOSTILE
 
 from harness.errors import VerificationError
-from harness.verification.catalogue import called
-from harness.verification.processes import Question, judge
+from harness.verification.catalogue import scorer_called
+from harness.verification.processes import JudgedQuestion, judge_question
 from harness.verification.scorer import MATH, Called, Math
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier, require_valid
@@ -113,8 +113,8 @@ def test_memory_and_depth_are_the_answers_doing(
     def algebra(gold: str, answer: str) -> bool:
         raise error
 
-    monkeypatch.setattr("harness.verification.algebra.equivalent", algebra)
-    assert judge(Question(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
+    monkeypatch.setattr("harness.verification.algebra.are_equivalent", algebra)
+    assert judge_question(JudgedQuestion(UNREAD[0], r"\max(x, y, 1)", MATH), Math()) == reply
 
 
 @pytest.mark.slow
@@ -197,7 +197,7 @@ def test_a_block_over_its_work_is_stopped() -> None:
 
 def test_a_stopped_process_is_not_waited_for_while_it_is_asked() -> None:
     before = set(psutil.Process().children())
-    with Verifier(workers=1).by(called("exact")._replace(wall_seconds=1.0)) as verifier:
+    with Verifier(workers=1).by(scorer_called("exact")._replace(wall_seconds=1.0)) as verifier:
         verifier.verify([("a", "b\na")])
         (worker,) = {*psutil.Process().children()} - before
         for process in worker.children():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from running import within
 
-from harness.tasks.data import SETS, load
+from harness.tasks.data import SETS, load_set
 from harness.verification.equivalence import same_answer
 from harness.verification.processes import asked_seconds
 from harness.verification.response import read_answer
@@ -95,7 +95,7 @@ SURFACES = {
 
 @pytest.mark.skipif(not (FOLDER / "math500.jsonl").is_file(), reason="no benchmark folder (HARNESS_DATA)")
 def test_every_gold_is_right_for_itself_in_thirty_forms() -> None:
-    golds = sorted({row.answer for name in SETS for row in load(name, FOLDER)})
+    golds = sorted({row.answer for name in SETS for row in load_set(name, FOLDER)})
     assert (len(SURFACES), len(golds) > 5_000) == (30, True)
     for name, write in SURFACES.items():
         fallen = [gold for gold in golds if not same_answer(gold, read_answer(write.replace("%s", gold)))]

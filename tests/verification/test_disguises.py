@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from harness.verification.equivalence import same_answer
-from harness.verification.expression import read
-from harness.verification.notation import normalise
+from harness.verification.expression import read_expression
+from harness.verification.notation import normalise_answer
 
 COUNT = int(os.environ.get("DISGUISES", "500"))
 Points = dict[str, np.ndarray]
@@ -145,7 +145,7 @@ def _closed(draw: random.Random) -> list[Pair]:
 
 def _with_letters(gold: str, answer: str) -> str:
     """The gold with nothing added in the letters that the answer has besides: others are another question."""
-    ours, theirs = (read(normalise(text)) for text in (gold, answer))
+    ours, theirs = (read_expression(normalise_answer(text)) for text in (gold, answer))
     assert ours is not None, gold
     assert theirs is not None, answer  # what is not even read would be refused for nothing
     return gold + "".join(f"+{name}-{name}" for name in sorted(theirs.symbols - ours.symbols))

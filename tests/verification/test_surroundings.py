@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks.data import load
+from harness.tasks.data import load_set
 from harness.tasks.registry import EVALUATION_SETS
-from harness.verification.notation import normalise, split_items
+from harness.verification.notation import normalise_answer, split_items
 from harness.verification.verifier import Verifier
 
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -31,12 +31,12 @@ PAIRS = int(os.environ.get("PAIRS", "10000"))
 
 
 def golds_of(name: str) -> list[str]:
-    return sorted({row.answer for row in load(name, FOLDER)})
+    return sorted({row.answer for row in load_set(name, FOLDER)})
 
 
 def box_for_each(gold: str) -> str | None:
     """A list with a box for each of its values; None for another gold."""
-    items = split_items(normalise(gold))
+    items = split_items(normalise_answer(gold))
     if items.brackets or len(items.items) < 2 or not items.separators <= {",", ";", "and", "or"}:
         return None
     return "They are " + " and ".join(f"$\\boxed{{{item}}}$" for item in items.items) + "."
@@ -91,7 +91,7 @@ def is_one_value(gold: str, answer: str) -> bool:
     """Whether a reader finds one value in two spellings: numbers, digits without their base, the same list in another order."""
     if known_values(gold) & known_values(answer):
         return True
-    ours, theirs = (normalise(WORDS.sub("", text)).replace(" ", "") for text in (gold, answer))
+    ours, theirs = (normalise_answer(WORDS.sub("", text)).replace(" ", "") for text in (gold, answer))
     digits = re.fullmatch(r"(\d+)_\{?\d+\}?", ours)
     if digits and digits[1] == theirs:
         return True

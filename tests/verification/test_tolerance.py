@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from harness.verification.catalogue import scorer_of
-from harness.verification.equivalence import compare
+from harness.verification.equivalence import says_the_same
 from harness.verification.scorer import Math
 from harness.verification.tolerance import split_tolerance, with_tolerance
 
@@ -33,7 +33,7 @@ def test_the_error_stands_in_the_gold():
     ],
 )  # fmt: skip
 def test_numbers_within_the_error_are_right(gold, answer, right):
-    assert compare(gold, answer) is right
+    assert says_the_same(gold, answer) is right
 
 
 @pytest.mark.parametrize("name", ["math", "math_verify_plain", "qwen_grader"])

@@ -13,11 +13,11 @@ from harness.allocation.cost_model import (
     CellDemand,
     Device,
     Memory,
-    Phases,
+    PhaseSeconds,
     PolicyDemand,
     Workload,
     checkpoint_bytes,
-    device,
+    device_of,
     logits_bytes,
     score_seconds,
     train_seconds,
@@ -38,7 +38,7 @@ FP32_SHARE = 1 / 15  # of a GPU's bf16 peak (data sheets: 67 of 989 TFLOP/s of a
 BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
 NEXT_CORE = 0.2  # what each more adds, measured in bf16
-ONE_CORE = device(CORE)
+ONE_CORE = device_of(CORE)
 PORTABLE = 1.3  # what `numerics: portable` costs a core beside these figures, measured on an EPYC of 2022
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
@@ -111,31 +111,31 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
     return sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention) * policy.value_bytes * tokens
 
 
-def cores(cell: CellDemand, most: int) -> int:
+def cores_for_cell(cell: CellDemand, most: int) -> int:
     """most: that other processes leave idle."""
     if max(p.model.parameters for p in cell.policies) >= LARGE:
         return max(1, min(most, MOST_CORES))
     return 1
 
 
-def phases(cell: CellDemand, on: Device) -> Phases:
+def seconds_by_phase(cell: CellDemand, on: Device) -> PhaseSeconds:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
     each = [_seconds_of_phases(p, cell.workload, on) for p in cell.policies]
-    summed = {name: sum(getattr(f, name) for f in each) for name in Phases.__struct_fields__}
-    return Phases(**{**summed, "start": START_SECONDS})
+    summed = {name: sum(getattr(f, name) for f in each) for name in PhaseSeconds.__struct_fields__}
+    return PhaseSeconds(**{**summed, "start": START_SECONDS})
 
 
-def portable(core: Device) -> Device:
+def with_portable_speed(core: Device) -> Device:
     slower = {name: getattr(core, name) / PORTABLE for name in ("train", "score", "read")}
     return replace(core, **slower, layer=core.layer * PORTABLE)
 
 
-def busy(cell: CellDemand, on: Device) -> float:
+def busy_share(cell: CellDemand, on: Device) -> float:
     """Share of a cell's seconds in which a GPU does not wait for a layer to be started."""
-    return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
+    return (seconds_by_phase(cell, replace(on, layer=0.0)).total - START_SECONDS) / seconds_by_phase(cell, on).total
 
 
-def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phases:
+def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> PhaseSeconds:
     """Seconds of each phase of a cell, for one policy on this device."""
     model = policy.model
     half = policy.precision == "bf16"
@@ -176,7 +176,7 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
     train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
     starts_of_layers = 3 * layers * max(1.0, trained / MICRO_TOKENS)  # forward once, backward twice
     checkpoint = checkpoint_bytes(model, policy.precision, adapters=policy.adapters)
-    return Phases(
+    return PhaseSeconds(
         generate=work.steps * (1 + work.again) * rollouts_of_step,
         score=work.steps * scores_of_step,
         train=work.steps * (train + starts_of_layers),

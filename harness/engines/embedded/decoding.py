@@ -10,7 +10,8 @@ a Qwen 3, 1.15 from a GPT-NeoX, 1.1 from a GPT-2, whose products are larger; 1.0
 attention's kernel, products, and choosing tokens.
 
 Only architectures that are written out below are decoded here, and only with settings that are named here (`decoder_of`). When a
-model is opened, a step is computed both ways (`agrees`). Every other model, and everything but decoding, is transformers'.
+model is opened, a step is computed both ways (`agrees_with_model`). Every other model, and everything but decoding, is
+transformers'.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from harness.engines.embedded.kernels import GROUPED, Masks, by_layer, causal, grouped, kinds_of_layers, positions
+from harness.engines.embedded.kernels import (
+    GROUPED,
+    Masks,
+    attend_in_groups,
+    by_layer,
+    causal_mask,
+    kinds_of_layers,
+    positions_of,
+)
 
 FIXED_ANGLES = ("default", "linear", "llama3")
 """Kinds of rotary embeddings whose angles follow from the position alone, not from the length that a sequence has reached."""
@@ -76,7 +85,7 @@ def decoder_of(model: PreTrainedModel, capacity: int) -> Decode | None:
 
 
 @torch.inference_mode()
-def agrees(model: PreTrainedModel) -> bool:
+def agrees_with_model(model: PreTrainedModel) -> bool:
     """Whether `decoder_of` has a step for the model whose logits are transformers', but for rounding.
 
     This guards against a version of transformers whose layers compute something else than those that were written out here.
@@ -88,8 +97,8 @@ def agrees(model: PreTrainedModel) -> bool:
     padding = torch.zeros(ids.shape, dtype=model.dtype)
     padding[0, 0] = torch.finfo(model.dtype).min
     kinds = kinds_of_layers(model.config)
-    position = positions(padding)
-    begun = by_layer(causal(padding[:, :-1]), kinds)
+    position = positions_of(padding)
+    begun = by_layer(causal_mask(padding[:, :-1]), kinds)
     masks = by_layer(padding[:, None, None], kinds)
 
     def begin() -> DynamicCache:
@@ -136,14 +145,14 @@ def _rotary_settings(config: Any) -> Sequence[dict[str, Any]]:
 # What the architectures share ---------------------------------------------------------------------------------------------
 
 
-def _multiply(module: nn.Module) -> Map:
+def _linear_map_of(module: nn.Module) -> Map:
     """A linear layer as a function. A module of another class, as adapters are, is called as it is."""
     if type(module) is not nn.Linear or "forward" in vars(module):
         return module
     return partial(linear, weight=module.weight, bias=module.bias)
 
 
-def _normalise(module: Any) -> Map:
+def _norm_map_of(module: Any) -> Map:
     """RMSNorm (Zhang and Sennrich, arXiv 1910.07467), in fp32 without the module's conversions; another precision by the module."""
     if module.weight.dtype != torch.float32:
         by_itself: Map = module
@@ -186,7 +195,7 @@ class Rotary:
         return Angles(self._cosine[position][:, None], self._sine[position][:, None])
 
 
-def _attend(
+def _attend_to_all(
     module: Any,
     query: Float[Tensor, "B H D"],
     keys: Float[Tensor, "B S K D"],
@@ -196,7 +205,7 @@ def _attend(
     """One query a row and head over all keys. Heads that share keys read them where they lie, as rows of a batch of B * S."""
     rows, heads, width = query.shape
     if module.config._attn_implementation == GROUPED:
-        mixed, _ = grouped(module, query[:, :, None], keys, values, mask, scaling=module.scaling)
+        mixed, _ = attend_in_groups(module, query[:, :, None], keys, values, mask, scaling=module.scaling)
         return mixed.view(rows, -1)
     shared = keys.shape[1]
     query = query.reshape(rows * shared, heads // shared, 1, width)
@@ -209,7 +218,7 @@ def _attend(
 # The architectures --------------------------------------------------------------------------------------------------------
 
 
-def _llama(model: Any, capacity: int) -> Decode:
+def _llama_decoder(model: Any, capacity: int) -> Decode:
     """Llama, Mistral, Qwen 2, Qwen 3 and Gemma 3: each layer has attention, then a gated MLP."""
     base = model.model
     layers = [GatedLayer(layer, number) for number, layer in enumerate(base.layers)]
@@ -218,8 +227,8 @@ def _llama(model: Any, capacity: int) -> Decode:
         kind: Rotary(base.rotary_emb, model.dtype, capacity, **({"layer_type": kind} if several else {}))
         for kind in {layer.kind for layer in layers}
     }
-    final = _normalise(base.norm)
-    head = _multiply(model.lm_head)
+    final = _norm_map_of(base.norm)
+    head = _linear_map_of(model.lm_head)
 
     def decode(
         token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
@@ -248,25 +257,25 @@ class GatedLayer:
         self._number = number
         self._attention = attention
         self.kind: str = getattr(attention, "layer_type", None) or ""
-        self._query = _multiply(attention.q_proj)
-        self._key = _multiply(attention.k_proj)
-        self._value = _multiply(attention.v_proj)
-        self._out = _multiply(attention.o_proj)
+        self._query = _linear_map_of(attention.q_proj)
+        self._key = _linear_map_of(attention.k_proj)
+        self._value = _linear_map_of(attention.v_proj)
+        self._out = _linear_map_of(attention.o_proj)
         self._norms: tuple[Map, Map] | None = None
         if hasattr(attention, "q_norm"):
-            self._norms = (_normalise(attention.q_norm), _normalise(attention.k_norm))
-        self._gate = _multiply(mlp.gate_proj)
-        self._up = _multiply(mlp.up_proj)
-        self._down = _multiply(mlp.down_proj)
+            self._norms = (_norm_map_of(attention.q_norm), _norm_map_of(attention.k_norm))
+        self._gate = _linear_map_of(mlp.gate_proj)
+        self._up = _linear_map_of(mlp.up_proj)
+        self._down = _linear_map_of(mlp.down_proj)
         self._activate = mlp.act_fn
-        self._before_attention = _normalise(layer.input_layernorm)
+        self._before_attention = _norm_map_of(layer.input_layernorm)
         normalised_after = hasattr(layer, "pre_feedforward_layernorm")
         if normalised_after:
-            self._before_mlp = _normalise(layer.pre_feedforward_layernorm)
-            self._after_attention: Map | None = _normalise(layer.post_attention_layernorm)
-            self._after_mlp: Map | None = _normalise(layer.post_feedforward_layernorm)
+            self._before_mlp = _norm_map_of(layer.pre_feedforward_layernorm)
+            self._after_attention: Map | None = _norm_map_of(layer.post_attention_layernorm)
+            self._after_mlp: Map | None = _norm_map_of(layer.post_feedforward_layernorm)
         else:
-            self._before_mlp = _normalise(layer.post_attention_layernorm)
+            self._before_mlp = _norm_map_of(layer.post_attention_layernorm)
             self._after_attention = self._after_mlp = None
 
     def run(
@@ -296,15 +305,15 @@ class GatedLayer:
         heads = query.shape[1]
         rotated = angles.rotate(torch.cat([query, key], dim=1))  # in one go
         keys, values = cache.update(rotated[:, heads:, None], value, self._number)
-        return self._out(_attend(self._attention, rotated[:, :heads], keys, values, mask))
+        return self._out(_attend_to_all(self._attention, rotated[:, :heads], keys, values, mask))
 
 
-def _neox(model: Any, capacity: int) -> Decode:
+def _neox_decoder(model: Any, capacity: int) -> Decode:
     """GPT-NeoX and Pythia, whose heads may be rotated in part, and whose attention and MLP may both read a layer's input."""
     base = model.gpt_neox
     rotary = Rotary(base.rotary_emb, model.dtype, capacity)
     parallel = model.config.use_parallel_residual
-    head = _multiply(model.lm_head)
+    head = _linear_map_of(model.lm_head)
 
     def decode(
         token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
@@ -330,16 +339,16 @@ def _neox(model: Any, capacity: int) -> Decode:
         joined[:, :, :2, : rotary.width] = angles.rotate(both).view(rows, -1, 2, rotary.width)
         query, key, value = joined.unbind(2)
         keys, values = cache.update(key[:, :, None], value[:, :, None], number)
-        mixed: Tensor = module.dense(_attend(module, query, keys, values, masks))
+        mixed: Tensor = module.dense(_attend_to_all(module, query, keys, values, masks))
         return mixed
 
     return decode
 
 
-def _gpt2(model: Any, capacity: int) -> Decode:
+def _gpt2_decoder(model: Any, capacity: int) -> Decode:
     """GPT-2, with learnt positions."""
     base = model.transformer
-    head = _multiply(model.lm_head)
+    head = _linear_map_of(model.lm_head)
 
     def decode(
         token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
@@ -354,18 +363,18 @@ def _gpt2(model: Any, capacity: int) -> Decode:
         joined = module.c_attn(given).view(len(given), 3, -1, module.head_dim)
         query, key, value = joined.unbind(1)
         keys, values = cache.update(key[:, :, None], value[:, :, None], number)
-        mixed: Tensor = module.c_proj(_attend(module, query, keys, values, masks))
+        mixed: Tensor = module.c_proj(_attend_to_all(module, query, keys, values, masks))
         return mixed
 
     return decode
 
 
 _BUILDERS: dict[type, Callable[[PreTrainedModel, int], Decode]] = {
-    LlamaForCausalLM: _llama,
-    MistralForCausalLM: _llama,
-    Qwen2ForCausalLM: _llama,
-    Qwen3ForCausalLM: _llama,
-    Gemma3ForCausalLM: _llama,
-    GPTNeoXForCausalLM: _neox,
-    GPT2LMHeadModel: _gpt2,
+    LlamaForCausalLM: _llama_decoder,
+    MistralForCausalLM: _llama_decoder,
+    Qwen2ForCausalLM: _llama_decoder,
+    Qwen3ForCausalLM: _llama_decoder,
+    Gemma3ForCausalLM: _llama_decoder,
+    GPTNeoXForCausalLM: _neox_decoder,
+    GPT2LMHeadModel: _gpt2_decoder,
 }

@@ -18,11 +18,11 @@ from harness.allocation.shapes import Precision
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
-from harness.engines.embedded.kernels import packed
+from harness.engines.embedded.kernels import with_packed_weights
 from harness.engines.embedded.loading import open_policy
-from harness.engines.embedded.logprobs import Request, answer_logprobs, microbatches
-from harness.engines.embedded.numerics import Numerics, require
-from harness.engines.embedded.sampling import draw
+from harness.engines.embedded.logprobs import ScoreRequest, answer_logprobs, cut_into_microbatches
+from harness.engines.embedded.numerics import Numerics, require_portable
+from harness.engines.embedded.sampling import sample_answers
 from harness.engines.embedded.sizes import CACHE_BYTES, MICRO_TOKENS
 from harness.engines.learner import learn
 from harness.engines.masters import Masters
@@ -31,7 +31,7 @@ from harness.engines.templates import Chat
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
 from harness.learning.terms import Term, TermAnswer
-from harness.phases import inside
+from harness.phases import show_inside_phase
 
 
 class EmbeddedEngine:
@@ -58,7 +58,7 @@ class EmbeddedEngine:
             torch.set_num_threads(threads)
         if numerics == "portable":
             _refuse_unportable(folder, dtype or "fp32", device or "cpu")
-            require()  # before anything is multiplied
+            require_portable()  # before anything is multiplied
         self.name = name
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._temperature = temperature
@@ -100,9 +100,9 @@ class EmbeddedEngine:
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
-        with packed(self.model, seeds.size):
+        with with_packed_weights(self.model, seeds.size):
             for chunk in self._cut_chunks(ids, group, sampling.max_new_tokens):
-                drawn = draw(
+                drawn = sample_answers(
                     self.model,
                     [ids[index] for index in chunk],
                     seeds[chunk],
@@ -152,7 +152,7 @@ class EmbeddedEngine:
     def save(self, folder: Path) -> None:
         def fill(new: Path) -> None:
             if self._lora:
-                adapters.save(self.model, new)
+                adapters.save_adapters(self.model, new)
             else:
                 self.model.save_pretrained(new)
             checkpoint.keep_generation(self._folder, new)
@@ -166,7 +166,7 @@ class EmbeddedEngine:
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:
-            adapters.load(policy.model, folder)
+            adapters.load_adapters(policy.model, folder)
         if (
             _shapes_of_parameters(policy.model) != _shapes_of_parameters(self.model)
             or policy.vocabulary.tokenizer.get_vocab() != self.tokenizer.get_vocab()
@@ -193,15 +193,15 @@ class EmbeddedEngine:
         return self._masters
 
     def _run_passes(
-        self, ids: Sequence[list[int]], requests: Sequence[Request]
+        self, ids: Sequence[list[int]], requests: Sequence[ScoreRequest]
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
         """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
         tokens that went through the model."""
         policy = self._policy
         passed = 0
-        for piece in microbatches(ids, requests, self._micro_tokens):
+        for piece in cut_into_microbatches(ids, requests, self._micro_tokens):
             passed += len(piece)
-            inside(f"answer {passed}/{len(requests)}")
+            show_inside_phase(f"answer {passed}/{len(requests)}")
             asked = [requests[index] for index in piece]
             prompts = {request.prompt for request in asked}  # each goes through the model once
             tokens = sum(len(request.tokens) for request in asked) + sum(len(ids[prompt]) for prompt in prompts)
@@ -216,9 +216,9 @@ class EmbeddedEngine:
             )
             yield piece, logprobs, tokens
 
-    def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> Request:
+    def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> ScoreRequest:
         """An answer to the prompt of this index, with ids that the model has. Raises EngineError for others."""
-        return Request(prompt, self._vocabulary.checked(tokens).tolist())
+        return ScoreRequest(prompt, self._vocabulary.checked(tokens).tolist())
 
     def _encode_distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
         """The ids of each distinct prompt, and the place of each prompt by its id."""

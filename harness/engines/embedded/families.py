@@ -71,7 +71,7 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
     return model
 
 
-def corpus(seed: int, texts: int) -> list[str]:
+def write_corpus(seed: int, texts: int) -> list[str]:
     """Prompts plain and hinted, answers direct and by chain of thought."""
     rng = Random(seed)
     skills = list(SKILLS.values())
@@ -88,7 +88,7 @@ def corpus(seed: int, texts: int) -> list[str]:
 @cache
 def _train_tokenizer(family: str) -> str:
     """A family's tokenizer as JSON, trained on texts of the micro task."""
-    return str(FAMILIES[family].train_tokenizer(corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
+    return str(FAMILIES[family].train_tokenizer(write_corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
 
 
 def _byte_level_bpe(texts: list[str]) -> Tokenizer:

@@ -26,7 +26,7 @@ GROUPED = "grouped"
 _onednn = torch.ops.mkldnn
 
 
-def grouped(
+def attend_in_groups(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -56,12 +56,12 @@ def grouped(
     return mixed.view(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
 
 
-ALL_ATTENTION_FUNCTIONS.register(GROUPED, grouped)
+ALL_ATTENTION_FUNCTIONS.register(GROUPED, attend_in_groups)
 ALL_MASK_ATTENTION_FUNCTIONS.register(GROUPED, eager_mask)
 
 
 @contextmanager
-def packed(model: nn.Module, rows: int) -> Iterator[None]:
+def with_packed_weights(model: nn.Module, rows: int) -> Iterator[None]:
     """Inside, bf16 linear layers on a CPU use weights laid out for about `rows` rows; results are the same to the bit."""
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and _gains_by_packing(layer.weight)]
     for layer in layers:
@@ -84,7 +84,7 @@ def _multiply_packed(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Ten
     return _onednn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-def recompute(model: PreTrainedModel) -> None:
+def install_recomputation(model: PreTrainedModel) -> None:
     """Checkpointing (Chen et al., arXiv 1604.06174) that keeps a prefix's keys and values, which transformers' own drops. Raises
     EngineError where no layers allow it."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
@@ -124,11 +124,11 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
 
 def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:
     if len(kinds) == 1:
-        return windowed(mask, *kinds.values())
-    return {kind: windowed(mask, window) for kind, window in kinds.items()}
+        return hide_beyond_window(mask, *kinds.values())
+    return {kind: hide_beyond_window(mask, window) for kind, window in kinds.items()}
 
 
-def windowed(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
+def hide_beyond_window(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
     """Hides keys that lie `window` or more before the query."""
     queries, keys = mask.shape[2:]
     if window is None or keys <= window:
@@ -147,15 +147,15 @@ def left_pad(
     return ids, hidden.to(dtype) * torch.finfo(dtype).min
 
 
-def positions(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
+def positions_of(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
     return ((padding == 0).cumsum(1) - 1).clamp(min=0)
 
 
-def causal(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
+def causal_mask(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
     return torch.minimum(_look_ahead(padding.shape[1], padding), padding[:, None, None, :])
 
 
-def after(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
+def mask_behind_prefix(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
     rows = padding.shape[0]
     return torch.cat(
         [

@@ -18,12 +18,12 @@ from transformers import (
     PreTrainedModel,
 )
 
-from harness.allocation.shapes import Precision, chosen
+from harness.allocation.shapes import Precision, precision_of_config
 from harness.engines import checkpoint
 from harness.engines import lora as adapters
 from harness.engines.backend import Lora
-from harness.engines.embedded.decoding import agrees
-from harness.engines.embedded.kernels import GROUPED, kinds_of_layers, recompute
+from harness.engines.embedded.decoding import agrees_with_model
+from harness.engines.embedded.kernels import GROUPED, install_recomputation, kinds_of_layers
 from harness.engines.faults import check_unexpected, quiet_loading
 from harness.engines.head import NEVER, Head
 from harness.engines.templates import Chat
@@ -34,7 +34,7 @@ transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-cal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class LoadedPolicy:
     """An opened model. stop: ids that end an answer. ends: those that are one action, as `head.merge_ends`. forbidden: added to
     the logits. own_layers: whether `decoding` decodes for it."""
 
@@ -64,7 +64,7 @@ def open_policy(
     lora: Lora | None = None,
     checkpointing: bool = False,
     ends_are_one: bool = True,
-) -> Policy:
+) -> LoadedPolicy:
     """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32. ends_are_one: as
     `Backend.ends_are_one`. Raises EngineError."""
     try:
@@ -78,7 +78,7 @@ def open_policy(
     check_layers(folder, config)
     if (folder / adapters.ADAPTERS).exists():
         precision = "fp32"  # bf16 would round away what they added
-    precision = precision or chosen(config.to_dict())
+    precision = precision or precision_of_config(config.to_dict())
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise EngineError(f"{where}: this GPU has no bf16; `--set engine_options.dtype=fp32` computes in fp32")
     capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
@@ -114,21 +114,21 @@ def open_policy(
     forbidden[list(vocabulary.forbidden)] = NEVER
     try:
         if lora:
-            adapters.adapt(model, lora)
+            adapters.add_adapters(model, lora)
         if checkpointing:
-            recompute(model)
+            install_recomputation(model)
         head = Head.of(model)
     except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
     ends = vocabulary.ends(ends_are_one)
-    return Policy(
+    return LoadedPolicy(
         model=model,
         head=head,
         vocabulary=vocabulary,
         stop=torch.tensor(vocabulary.stop, device=device),
         forbidden=forbidden,
         ends=torch.tensor(ends, device=device) if ends else None,
-        own_layers=agrees(model),
+        own_layers=agrees_with_model(model),
     )
 
 

@@ -10,15 +10,22 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.engines.embedded.kernels import after, by_layer, causal, kinds_of_layers, left_pad, positions
-from harness.engines.head import Head, logprobs, whole_logprobs
+from harness.engines.embedded.kernels import (
+    by_layer,
+    causal_mask,
+    kinds_of_layers,
+    left_pad,
+    mask_behind_prefix,
+    positions_of,
+)
+from harness.engines.head import Head, logprobs_by_parts, whole_logprobs
 
 # Padding tokens in a bucket beyond which another pass is cheaper (measured on the micro families).
 PASS_COST = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class ScoreRequest:
     prompt: int
     tokens: Sequence[int]
 
@@ -54,7 +61,7 @@ def answer_logprobs(
     model: PreTrainedModel,
     head: Head,
     prompts: Sequence[Sequence[int]],
-    requests: Sequence[Request],
+    requests: Sequence[ScoreRequest],
     *,
     temperature: float,
     forbidden: Float32[Tensor, "V"],
@@ -72,7 +79,7 @@ def answer_logprobs(
     used = sorted({request.prompt for request in requests})
     row_of_prompt = {prompt: row for row, prompt in enumerate(used)}
     ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)
-    answers_in = buckets([len(request.tokens) for request in requests])
+    answers_in = buckets_by_length([len(request.tokens) for request in requests])
     targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in answers_in]
     lengths = [[len(requests[index].tokens) for index in bucket] for bucket in answers_in]
     large = not head.fits(sum(map(sum, lengths)))
@@ -81,8 +88,8 @@ def answer_logprobs(
     prefix = Prefix()
     first = model.base_model(
         **inputs[0],
-        attention_mask=by_layer(causal(padding), kinds),
-        position_ids=positions(padding),
+        attention_mask=by_layer(causal_mask(padding), kinds),
+        position_ids=positions_of(padding),
         past_key_values=prefix,
         use_cache=True,
     ).last_hidden_state[:, -1:]
@@ -99,7 +106,7 @@ def answer_logprobs(
             prompt_sizes = (padding[rows] == 0).sum(1, keepdim=True)
             later = model.base_model(
                 **given,
-                attention_mask=by_layer(after(padding[rows], width), kinds),
+                attention_mask=by_layer(mask_behind_prefix(padding[rows], width), kinds),
                 position_ids=prompt_sizes + torch.arange(width, device=device).minimum(last),
                 past_key_values=Prefix(prefix.layers, rows),
                 use_cache=True,
@@ -113,7 +120,7 @@ def answer_logprobs(
     parts = _without_padding(blocks, lengths)
     if large:
         taught_ids = torch.cat(_without_padding(targets, lengths))
-        together = logprobs(head, torch.cat(parts), taught_ids, temperature, forbidden, ends)
+        together = logprobs_by_parts(head, torch.cat(parts), taught_ids, temperature, forbidden, ends)
         parts = list(torch.split(together, [len(part) for part in parts]))
     in_buckets = [index for bucket in answers_in for index in bucket]
     place_of = {index: place for place, index in enumerate(in_buckets)}
@@ -147,7 +154,7 @@ def _inputs_of_blocks(model: PreTrainedModel, blocks: Sequence[Tensor], at_once:
     ]
 
 
-def buckets(lengths: Sequence[int]) -> list[list[int]]:
+def buckets_by_length(lengths: Sequence[int]) -> list[list[int]]:
     """Indices, longest first, in buckets of similar length."""
     cut: list[list[int]] = []
     longest = padding = 0
@@ -161,7 +168,9 @@ def buckets(lengths: Sequence[int]) -> list[list[int]]:
     return cut
 
 
-def microbatches(prompts: Sequence[Sequence[int]], requests: Sequence[Request], budget: int) -> Iterator[list[int]]:
+def cut_into_microbatches(
+    prompts: Sequence[Sequence[int]], requests: Sequence[ScoreRequest], budget: int
+) -> Iterator[list[int]]:
     """Indices of requests, in order, cut where a piece would exceed `budget` tokens."""
     piece: list[int] = []
     seen: set[int] = set()

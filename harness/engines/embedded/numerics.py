@@ -33,20 +33,20 @@ OPENBLAS = ("0.3.30", "0.3.31")
 """The versions whose digits were compared and are the same, natively and under emulation. Another may block its sums otherwise."""
 
 
-def chosen(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
+def choose_numerics(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
     """As the suite says, else by its models and the machine. able: whether that computes portably; None asks this one."""
     stated: Numerics | None = options.get("numerics")
     micro = all(model.startswith(MICRO) for model in models)
-    return stated or (DEFAULT if micro and not unlike(options) and (able or not lacking()) else "fast")
+    return stated or (DEFAULT if micro and not explain_conflict(options) and (able or not explain_unable()) else "fast")
 
 
-def environment(options: Mapping[str, Any]) -> dict[str, str]:
+def environment_of(options: Mapping[str, Any]) -> dict[str, str]:
     return ENVIRONMENT if options.get("numerics") == "portable" else {}
 
 
-def unlike(options: Mapping[str, Any]) -> str:
+def explain_conflict(options: Mapping[str, Any]) -> str:
     """What in the options rules portable numerics out; may be empty."""
-    device = options.get("device") or ("cuda" if inventory.local().gpus else "cpu")
+    device = options.get("device") or ("cuda" if inventory.inventory_of_machine().gpus else "cpu")
     if device != "cpu":
         return f"device: {device}"
     if options.get("dtype", "fp32") not in (None, "fp32"):
@@ -56,7 +56,7 @@ def unlike(options: Mapping[str, Any]) -> str:
     return ""
 
 
-def lacking() -> str:
+def explain_unable() -> str:
     """Why this machine cannot compute portably; empty where it can."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return f"this machine is {platform.machine()}, not x86-64"
@@ -95,12 +95,12 @@ def _openblas_kernels() -> str:
     return found.decode().upper()
 
 
-def require() -> None:
+def require_portable() -> None:
     """Make this process compute portably. Raises EngineError where it cannot."""
     import numpy as np
     import torch
 
-    from harness.engines.embedded.products import install
+    from harness.engines.embedded.products import install_products
 
     unset = [f"{name}={value}" for name, value in ENVIRONMENT.items() if os.environ.get(name) != value]
     if unset:
@@ -115,7 +115,7 @@ def require() -> None:
         raise EngineError(
             f"numerics: portable needs numpy without {', '.join(sorted(wide))}; it was imported too early"
         )
-    why = lacking()
+    why = explain_unable()
     if why:
         raise EngineError(f"numerics: portable cannot be had here: {why}")
     kernels = _openblas_kernels()
@@ -124,4 +124,4 @@ def require() -> None:
             f"numerics: portable needs OpenBLAS's Haswell kernels; numpy was imported too early and took {kernels}"
         )
     torch.set_num_threads(1)
-    install()
+    install_products()

@@ -13,7 +13,7 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.shapes import Precision
 from harness.engines.backend import Backend, Lora
-from harness.engines.embedded.numerics import Numerics, chosen, lacking, unlike
+from harness.engines.embedded.numerics import Numerics, choose_numerics, explain_conflict, explain_unable
 from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.engines.protocol import PolicyEngine
 from harness.errors import EngineError
@@ -50,21 +50,23 @@ class Embedded(Backend):
         device = options.get("device")
         if device == "xpu":
             import torch
-        if (device == "cuda" and not inventory.local().gpus) or (device == "xpu" and not torch.xpu.is_available()):
+        if (device == "cuda" and not inventory.inventory_of_machine().gpus) or (
+            device == "xpu" and not torch.xpu.is_available()
+        ):
             return f"device: {device}: there is no {device.upper()} device here"
-        apart = options.get("numerics") == "portable" and (unlike(options) or lacking())
+        apart = options.get("numerics") == "portable" and (explain_conflict(options) or explain_unable())
         if apart:
             return f"numerics: portable is computed in fp32 by one thread of an x86-64 CPU with AVX2: {apart}"
         return ""
 
     @classmethod
     def with_defaults_filled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
-        return {**options, "numerics": chosen(options, models)}
+        return {**options, "numerics": choose_numerics(options, models)}
 
     @classmethod
     def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
-        portable = chosen({**options, "numerics": None}, models, able=True) == "portable"
-        why = lacking() if portable and options.get("numerics") == "fast" else ""
+        portable = choose_numerics({**options, "numerics": None}, models, able=True) == "portable"
+        why = explain_unable() if portable and options.get("numerics") == "fast" else ""
         return f"numerics: fast, for {why}: rows repeat on this kind of CPU only" if why else ""
 
     @staticmethod

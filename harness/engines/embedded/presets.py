@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from harness.tasks import ladder
-from harness.tasks.micro import GROUPS, LEVELS, SKILLS, Problem, draw_fact
+from harness.tasks.micro import GROUPS, LEVELS, SKILLS, MicroProblem, draw_fact
 
 SHIPPED = Path(__file__).with_name("bases")  # the quickstart's, by their keys
 # A pretrained model's: optimiser steps, and examples of each.
@@ -19,7 +19,7 @@ START_STEPS, START_EXAMPLES = 20, 16
 # `mul` and `muladd` twice: they are the last to be learnt.
 _DRAWN = [skill for skill in SKILLS.values() for _ in range(2 if skill.name in ("mul", "muladd") else 1)]
 _SLIPS = (-10, -1, 1, 10)  # what a wrong last step is off by
-AnyProblem = TypeVar("AnyProblem", Problem, ladder.Problem)
+AnyProblem = TypeVar("AnyProblem", MicroProblem, ladder.LadderProblem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Mixture:
     hard: tuple[str, ...] = ()
 
 
-def between(first: Mixture, second: Mixture, share: float) -> Mixture:
+def mix_between(first: Mixture, second: Mixture, share: float) -> Mixture:
     """`share` of the way to the second, whose hard skills it has."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
@@ -63,7 +63,7 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         "matched": _MATCHED,
         # The dial of suites/disagreement.yaml.
-        **{f"between-{n}": between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
+        **{f"between-{n}": mix_between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
     }
 )
 
@@ -86,14 +86,14 @@ def shares_by_steps(start: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WarmupExample:
     """The loss is taken on the response and the EOS after it."""
 
     prompt: str
     response: str
 
 
-def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Example]:
+def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[WarmupExample]:
     while True:
         skill = rng.choice(_DRAWN)
         drill = rng.random() < mixture.drill
@@ -101,7 +101,7 @@ def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Exampl
         yield _make_example(problem, mixture, drill, problem.group == strong, rng)
 
 
-def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[Example]:
+def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[WarmupExample]:
     """A skill outside both groups is treated like the strong group's."""
     while True:
         level = ladder.LEVELS[rng.choice(levels)]
@@ -110,18 +110,18 @@ def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], r
         yield _make_example(problem, mixture, drill, problem.group == strong or problem.group not in GROUPS, rng)
 
 
-def _make_example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> Example:
+def _make_example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> WarmupExample:
     """A worked example of a problem: drilled, with a chain of thought, or with the answer alone, as the mixture says."""
     if drill or rng.random() < mixture.hinted:
-        return Example(problem.hinted_prompt, problem.chain_of_thought)
+        return WarmupExample(problem.hinted_prompt, problem.chain_of_thought)
     if rng.random() >= (mixture.strong_cot if strong_group else mixture.weak_cot):
-        return Example(problem.prompt, problem.direct)
+        return WarmupExample(problem.prompt, problem.direct)
     slip = mixture.strong_slip if strong_group else mixture.weak_slip
     if problem.skill in mixture.hard:
         problem = _stopped_short(problem) if rng.random() < mixture.short else problem
     elif slip and rng.random() < slip:
         problem = _with_slip(problem, rng)
-    return Example(problem.prompt, problem.chain_of_thought)
+    return WarmupExample(problem.prompt, problem.chain_of_thought)
 
 
 def _stopped_short(problem: AnyProblem) -> AnyProblem:

@@ -9,8 +9,8 @@ they add do not follow the cache there. Measured on one thread of an AMD EPYC of
     128 x 384 x 96                        92                   36                  90
     2,048 x 576 x 1,536                   92                   36                 101
 
-`install` gives torch these products for `aten::mm` and `aten::addmm`, below autograd. So every matrix product of a layer goes
-through them: linear layers and GPT-2's Conv1D, the output layer, low-rank adapters, each forward and backward, in sampling,
+`install_products` gives torch these products for `aten::mm` and `aten::addmm`, below autograd. So every matrix product of a layer
+goes through them: linear layers and GPT-2's Conv1D, the output layer, low-rank adapters, each forward and backward, in sampling,
 scoring and training. Attention multiplies many small matrices at once (`aten::bmm`): there OpenBLAS gained nothing over MKL, which
 keeps them.
 """
@@ -28,7 +28,7 @@ from torch import Tensor
 
 
 @cache
-def install() -> torch.library.Library:
+def install_products() -> torch.library.Library:
     """Make this process multiply by numpy's OpenBLAS from now on. There is no way back: a process computes portably or not.
 
     Returns torch's registration, which counts as long as the object lives (the cache keeps it).
@@ -36,13 +36,13 @@ def install() -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]  # torch has no types of it
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Oo]verrid", category=UserWarning)  # which is the purpose
-        library.impl("mm", multiply, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
+        library.impl("mm", multiply_matrices, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
         library.impl("mm.out", multiply_into, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
         library.impl("addmm", multiply_and_add, "CPU")  # type: ignore[no-untyped-call]  # torch has no types of it
     return library
 
 
-def multiply(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"]) -> Float[Tensor, "M N"]:
+def multiply_matrices(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"]) -> Float[Tensor, "M N"]:
     """The matrix product, as `torch.mm` gives it."""
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return _multiply_by_torch(left, right)
@@ -53,7 +53,7 @@ def multiply(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"]) -> Float[T
 
 def multiply_into(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"], *, out: Float[Tensor, "M N"]) -> Any:
     """The matrix product, written into `out`, as `torch.mm(..., out=out)` does."""
-    return out.copy_(multiply(left, right))
+    return out.copy_(multiply_matrices(left, right))
 
 
 def multiply_and_add(
@@ -65,7 +65,7 @@ def multiply_and_add(
     alpha: float = 1,
 ) -> Float[Tensor, "M N"]:
     """beta * added + alpha * (left @ right), as `torch.addmm` gives it: a layer with a bias."""
-    product = multiply(left, right)
+    product = multiply_matrices(left, right)
     if alpha != 1:
         product *= alpha
     if beta == 0:  # as torch has it, where `added` may then hold anything, NaN too

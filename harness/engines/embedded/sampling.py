@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.engines.embedded.decoding import decode_by_transformers, decoder_of
-from harness.engines.embedded.kernels import by_layer, causal, kinds_of_layers, left_pad, positions
+from harness.engines.embedded.kernels import by_layer, causal_mask, kinds_of_layers, left_pad, positions_of
 from harness.engines.embedded.sizes import BLOCK
-from harness.phases import inside
+from harness.phases import show_inside_phase
 
 COMPACTION = 0.125  # share of finished rows at which they are dropped
 
@@ -84,7 +84,7 @@ class KeyValues:
             self.layers[number] = (pair[0][: len(order)], pair[1][: len(order)])
 
 
-def uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, "N T"]:
+def draw_uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, "N T"]:
     """Numbers in (0, 1], one per (seed, position): splitmix64 (Steele, Lea, Flood 2014) counted from the mixed seed."""
     with np.errstate(over="ignore"):
         counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -101,7 +101,7 @@ def _mix_bits(z: np.ndarray) -> np.ndarray:
 
 
 @torch.inference_mode()
-def draw(
+def sample_answers(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     seeds: UInt64[np.ndarray, "P G"],
@@ -123,10 +123,10 @@ def draw(
     answers = seeds.size
     ids, padding = left_pad(prompts, device, model.dtype)
     cache = KeyValues(ids.shape[1])
-    where = positions(padding)
+    where = positions_of(padding)
     logits = model(
         input_ids=ids,
-        attention_mask=by_layer(causal(padding), kinds),
+        attention_mask=by_layer(causal_mask(padding), kinds),
         position_ids=where,
         past_key_values=cache,
         use_cache=True,
@@ -143,13 +143,13 @@ def draw(
     logits = logits[prompt_of]
     own = decoder_of(model, capacity) if own_layers else None
     decode = own or partial(decode_by_transformers, model)
-    chance = torch.from_numpy(uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
+    chance = torch.from_numpy(draw_uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
     tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(answers, max_new_tokens, device=device)
     done = torch.zeros(answers, dtype=torch.bool, device=device)
 
     for step in range(max_new_tokens):
-        inside(f"token {step + 1}/{max_new_tokens}")
+        show_inside_phase(f"token {step + 1}/{max_new_tokens}")
         token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends, top_p)
         tokens[rows, step], logprobs[rows, step] = token, logprob
         done |= torch.isin(token, stop)

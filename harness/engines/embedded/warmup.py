@@ -26,18 +26,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from harness.allocation.shapes import Precision, chosen, read_config
+from harness.allocation.shapes import Precision, precision_of_config, read_config
 from harness.cache import cache_folder
 from harness.engines import checkpoint
 from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_model, build_tokenizer
-from harness.engines.embedded.numerics import Numerics, require
+from harness.engines.embedded.numerics import Numerics, require_portable
 from harness.engines.embedded.presets import (
     SHIPPED,
     START_EXAMPLES,
     START_STEPS,
-    Example,
     Mixture,
+    WarmupExample,
     draw_examples,
     draw_ladder_examples,
     mixture_of,
@@ -45,11 +45,11 @@ from harness.engines.embedded.presets import (
 from harness.engines.protocol import Optimisation, Sample, Sampling
 from harness.errors import CellError, CheckpointError, DiskFullError
 from harness.experience.answers import Prompt
-from harness.files import is_full, lock
+from harness.files import is_full, lock_file
 from harness.learning.terms import Objective, Term, TermAnswer
-from harness.phases import halt, inside
+from harness.phases import show_inside_phase, stop_if_asked
 from harness.tasks import ladder, micro
-from harness.versions import versions
+from harness.versions import versions_of
 
 Progress = Callable[[float, str], None]  # share done, a few words
 STEPS = {
@@ -68,7 +68,7 @@ _IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """A linear rise, then a cosine down to `floor` times `learning_rate`. A `Pretrainer` draws `pool` batches together."""
 
     batch: int = 16
@@ -102,7 +102,7 @@ class MicroSpec:
     rounds: int = 4
     gate: float = 0.65
     probes: int = 40
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: RateSchedule = field(default_factory=RateSchedule)
     numerics: Numerics = "fast"
     weak_cot: float | None = None
 
@@ -126,7 +126,7 @@ class MicroSpec:
             del said["weak_cot"]
         if self.numerics == "fast":
             del said["numerics"]
-        digest = _digest_parts(self.numerics == "portable", spec=said, code=versions(("stage0", "tasks")))
+        digest = _digest_parts(self.numerics == "portable", spec=said, code=versions_of(("stage0", "tasks")))
         return f"{self.family}-{self.strong}-{self.preset}-{self.seed}-{digest}"
 
     def questions(self, *, hinted: bool) -> list[Prompt]:
@@ -166,19 +166,19 @@ class Warmup:
         return mixture_of(self.preset, self.weak_cot)
 
     @property
-    def schedule(self) -> Schedule:
-        return Schedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
+    def schedule(self) -> RateSchedule:
+        return RateSchedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
 
     def key(self, precision: Precision) -> str:
         said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
         if self.weak_cot is None:  # older ones keep their keys
             del said["weak_cot"]
-        code = versions(("stage0", "tasks", "learning", "engines", "engines/embedded"))
+        code = versions_of(("stage0", "tasks", "learning", "engines", "engines/embedded"))
         plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name)[:64]
         kept = "bf16, dithered" if precision == "bf16" else precision
         return f"{plain}-{self.preset}-{self.seed}-{_digest_parts(spec=said, precision=kept, code=code)}"
 
-    def examples(self) -> Iterator[Example]:
+    def examples(self) -> Iterator[WarmupExample]:
         rng = Random(self.seed)
         if self.task == "micro":
             return draw_examples(self.mixture, self.strong, rng)
@@ -221,7 +221,7 @@ def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) 
         return EmbeddedEngine("stage0", folder, device="cpu", numerics=spec.numerics)
 
     if spec.numerics == "portable":
-        require()
+        require_portable()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # weights must not depend on cores
     try:
@@ -243,7 +243,7 @@ def warmup_checkpoint(
 ) -> Path:
     """The model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    precision = dtype or chosen(read_config(folder / "config.json"))
+    precision = dtype or precision_of_config(read_config(folder / "config.json"))
 
     def build(new: Path) -> None:
         engine = EmbeddedEngine(
@@ -291,7 +291,7 @@ def _take_or_build(key: str, build: Callable[[Path], None], deadline: float) -> 
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / f"{key}.lock").open("ab") as file:
             try:
-                alone = lock(file.fileno(), deadline, 0.5, _report_waiting)
+                alone = lock_file(file.fileno(), deadline, 0.5, _report_waiting)
             except TimeoutError:
                 raise CellError(f"stage 0 of {key}: another process has been at it for over {deadline:.0f} s") from None
             if not _is_whole(folder, key):
@@ -307,8 +307,8 @@ def _take_or_build(key: str, build: Callable[[Path], None], deadline: float) -> 
 
 def _report_waiting() -> None:
     """Say that another process is training it."""
-    halt()
-    inside("another process is training it")
+    stop_if_asked()
+    show_inside_phase("another process is training it")
 
 
 def _is_whole(folder: Path, key: str) -> bool:
@@ -388,7 +388,9 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
     return sample.finished and re.findall(boxed, sample.text) == [prompt.gold]
 
 
-def _learn_examples(engine: EmbeddedEngine, examples: Sequence[Example], warmup: Warmup, step: int, steps: int) -> None:
+def _learn_examples(
+    engine: EmbeddedEngine, examples: Sequence[WarmupExample], warmup: Warmup, step: int, steps: int
+) -> None:
     """Maximises the mean over examples of a response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
@@ -423,8 +425,8 @@ class Pretrainer:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
-        examples: Iterator[Example],
-        schedule: Schedule,
+        examples: Iterator[WarmupExample],
+        schedule: RateSchedule,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -465,7 +467,7 @@ class Pretrainer:
             for cut in cuts:
                 yield rows[cut : cut + batch], scale
 
-    def _encode_examples(self, examples: list[Example]) -> list[Row]:
+    def _encode_examples(self, examples: list[WarmupExample]) -> list[Row]:
         """Ids of prompt and response with their end, and the length of the prompt."""
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)

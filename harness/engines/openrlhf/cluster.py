@@ -19,12 +19,21 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from harness import phases
-from harness.allocation.inventory import LOGICAL, VISIBLE, Bundle, Card, Inventory, from_ray, place, visible
+from harness.allocation.inventory import (
+    LOGICAL,
+    VISIBLE,
+    Bundle,
+    Card,
+    Inventory,
+    from_ray,
+    list_visible_gpus,
+    place_bundles,
+)
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.offload import Devices
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import EngineError, InfeasibleError
-from harness.limits import cores
+from harness.limits import count_cores
 
 REACH_SECONDS = 5.0
 CARDS_SECONDS = 120.0  # of a node, whose first task imports this package
@@ -34,7 +43,7 @@ _connecting = threading.Lock()
 OWN = "local"  # a new cluster; without an address Ray joins the machine's latest
 
 
-def connect(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
+def connect_to_cluster(devices: int | None = None, address: str | None = None, quiet: bool = False) -> None:
     """Join the cluster at `address` or `RAY_ADDRESS`, or start one, without CUDA with `devices` logical GPUs (one per core).
     Idempotent. Raises EngineError where none answers."""
     with _connecting:
@@ -47,14 +56,14 @@ def connect(devices: int | None = None, address: str | None = None, quiet: bool 
         if address != OWN:
             _join_cluster(address, environment, quiet)
             return
-        cards = [card.name for card in visible()]
+        cards = [card.name for card in list_visible_gpus()]
         kept = os.environ.get(VISIBLE)
         options: dict[str, Any] = {}
         if torch.cuda.is_available():
             if cards:  # Ray would count a -1 as a device
                 options["num_gpus"], os.environ[VISIBLE] = len(cards), ",".join(cards)
         else:
-            count = devices or cores()
+            count = devices or count_cores()
             options |= {"num_gpus": count, "num_cpus": count, "resources": {LOGICAL: 1}}
             options |= {"_system_config": {"prestart_worker_first_driver": False}}
             os.environ.pop(VISIBLE, None)  # Ray takes logical GPUs for some of these
@@ -81,9 +90,9 @@ def _join_cluster(address: str, environment: dict[str, Any], quiet: bool) -> Non
         raise EngineError(f"no Ray cluster to join at {address}: {' '.join(str(error).split())[:300]}") from None
 
 
-def inventory(address: str | None = None) -> Inventory:
-    """Of the cluster that `connect` joins. Raises EngineError where a node with accelerators does not say which."""
-    connect(address=address)
+def inventory_of_cluster(address: str | None = None) -> Inventory:
+    """Of the cluster that `connect_to_cluster` joins. Raises EngineError where a node with accelerators does not say which."""
+    connect_to_cluster(address=address)
     return from_ray(ray.nodes(), _read_cards)
 
 
@@ -91,7 +100,9 @@ def _read_cards(node: str) -> list[Card]:
     """The GPUs of a node, asked there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(visible).options(scheduling_strategy=there, runtime_env=unchanged)
+    task = ray.remote(num_cpus=0, max_retries=0)(list_visible_gpus).options(
+        scheduling_strategy=there, runtime_env=unchanged
+    )
     try:
         return ray.get(task.remote(), timeout=CARDS_SECONDS)  # type: ignore[no-any-return]
     except RayError as error:
@@ -116,11 +127,11 @@ class Reservation:
     """Bundles of one GPU and one CPU. Raises InfeasibleError where even an idle cluster has too few, EngineError where too few get
     free within the longest `start_seconds`."""
 
-    def __init__(self, policies: Mapping[str, Settings]) -> None:
-        connect()
+    def __init__(self, policies: Mapping[str, OpenRLHFSettings]) -> None:
+        connect_to_cluster()
         deadline = max(settings.start_seconds for settings in policies.values())
-        self.slots, blocks = layout(policies)
-        self.shared = shared(policies.values())
+        self.slots, blocks = lay_out_slots(policies)
+        self.shared = shares_devices(policies.values())
         count = sum(blocks)
         for resource in ("GPU", "CPU"):
             there = ray.cluster_resources().get(resource, 0)
@@ -159,9 +170,9 @@ class Reservation:
             sleep(0.1)
 
 
-def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]]:
+def lay_out_slots(policies: Mapping[str, OpenRLHFSettings]) -> tuple[dict[str, Slot], list[int]]:
     """Each policy's slot, and the sizes of tensor-parallel blocks, each of which must lie on one node."""
-    together = shared(policies.values())
+    together = shares_devices(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
     common = Devices()
@@ -182,7 +193,7 @@ def layout(policies: Mapping[str, Settings]) -> tuple[dict[str, Slot], list[int]
     return slots, [end - start for start, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
-def shared(policies: Iterable[Settings]) -> bool:
+def shares_devices(policies: Iterable[OpenRLHFSettings]) -> bool:
     """Whether the policies have the same devices. Raises EngineError where only some would."""
     wishes = {bool(settings.share_devices) for settings in policies}
     if len(wishes) > 1:
@@ -221,7 +232,7 @@ def _nodes_of(blocks: Sequence[int]) -> list[str]:
         space = {
             node: Bundle(int(min(has.get("GPU", 0), has.get("CPU", 0)))) for node, has in sorted(resources.items())
         }
-        placed = place([Bundle(size) for size in blocks], space)
+        placed = place_bundles([Bundle(size) for size in blocks], space)
         if placed:
             return [node for node, size in zip(placed[1], blocks, strict=True) for _ in range(size)]
     raise InfeasibleError(

@@ -18,19 +18,26 @@ from vllm import SamplingParams
 from harness.engines import checkpoint, lora
 from harness.engines.learner import check_norm
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.cluster import Reservation, connect
+from harness.engines.openrlhf.cluster import Reservation, connect_to_cluster
 from harness.engines.openrlhf.offload import DeviceLease, MemoryState
-from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end, gather
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
+from harness.engines.openrlhf.remote import Call, Process, RemoteActor, end_actors, gather_results
 from harness.engines.openrlhf.rollout import open_rollouts
 from harness.engines.openrlhf.strategy import Strategy
-from harness.engines.openrlhf.trainer import AnswerRow, Learnt, learning_splits, open_trainers, report, scoring_split
+from harness.engines.openrlhf.trainer import (
+    AnswerRow,
+    RankReport,
+    learning_splits,
+    make_report,
+    open_trainers,
+    scoring_split,
+)
 from harness.engines.protocol import Optimisation, Sample, Sampling, UpdateReport
 from harness.engines.templates import Chat
 from harness.engines.vocabulary import open_vocabulary
 from harness.errors import CheckpointError, EngineError
 from harness.experience.answers import Prompt
-from harness.learning.minibatches import MiniBatch, minibatches, settle
+from harness.learning.minibatches import MiniBatch, cut_into_minibatches, fill_old_logprobs
 from harness.learning.terms import Term
 
 PROBES = 4  # answers compared after a weight sync
@@ -49,7 +56,7 @@ class OpenRLHFEngine:
         name: str,
         folder: Path,
         *,
-        settings: Settings,
+        settings: OpenRLHFSettings,
         temperature: float = 1.0,
         chat: Chat = False,
         reservation: Reservation,
@@ -74,8 +81,8 @@ class OpenRLHFEngine:
         self._processes: list[Process] = []
         self._trainers: list[RemoteActor] = []
         self._rollouts: list[RemoteActor] = []
-        connect()  # what the cluster has decides the settings
-        self.gpus = 0 if seams.needed() else settings.devices
+        connect_to_cluster()  # what the cluster has decides the settings
+        self.gpus = 0 if seams.uses_cpu_devices() else settings.devices
         self._strategy = Strategy(settings, temperature)
         rollouts = settings.rollout_engines * settings.tensor_parallel
         if self.gpus and settings.colocate and settings.trainers != rollouts:
@@ -101,7 +108,7 @@ class OpenRLHFEngine:
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
-            self._used = sum(self._gather(calls, "counting CPU time", METER_SECONDS, watch=[]))
+            self._used = sum(self._gather_answers(calls, "counting CPU time", METER_SECONDS, watch=[]))
         return self._used
 
     def sample(
@@ -120,7 +127,7 @@ class OpenRLHFEngine:
             for member, share in zip(self._rollouts, shares, strict=True):
                 if share:
                     calls.append(member.call("sample", *zip(*share, strict=True)))
-            answers = self._gather(calls, "sampling", watch=self._rollout_cores())
+            answers = self._gather_answers(calls, "sampling", watch=self._rollout_cores())
         in_order = [answers[index % many][index // many] for index in range(len(asked))]
         cut = sum(not one.finished and len(one.tokens) < sampling.max_new_tokens for one in in_order)
         if cut:
@@ -149,8 +156,10 @@ class OpenRLHFEngine:
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
         with self._lease.whole_turn():
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
-            batches = minibatches(terms, optimisation.updates, optimisation.max_tokens)
-            batches = settle(batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction)
+            batches = cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens)
+            batches = fill_old_logprobs(
+                batches, prompts, self.score, optimisation.old_logprobs, optimisation.sampler_correction
+            )
             rows = [self._rows_of_batch(batch, ids) for batch in batches]
             answers = list(itertools.chain.from_iterable(rows))
             if self._before is None and answers:
@@ -163,13 +172,13 @@ class OpenRLHFEngine:
                 for rank, member in enumerate(self._trainers):
                     share = [tuple(split.batches[rank] for split in own) for own in splits]
                     calls.append(member.call("learn", share, optimisation))
-                learnt: list[list[Learnt]] = self._gather(calls, "updating")
+                learnt: list[list[RankReport]] = self._gather_answers(calls, "updating")
             for index, one in enumerate(learnt[0]):
                 check_norm(self.name, self.version + index, one.gradient_norm)
             self.version += optimisation.updates
             self.sync()
             self.check_sync(answers)
-            return report(terms, batches, rows, splits, learnt)
+            return make_report(terms, batches, rows, splits, learnt)
 
     def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
         """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
@@ -185,11 +194,11 @@ class OpenRLHFEngine:
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
             calls = [member.call("broadcast_to_vllm") for member in self._trainers]
-            self._gather(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
+            self._gather_answers(calls, "syncing weights", self._settings.sync_seconds, suspects=suspects)
             calls = [member.call("checksums") for member in self._trainers]
-            sent, *_ = self._gather(calls, "checking the weight sync")
+            sent, *_ = self._gather_answers(calls, "checking the weight sync")
             for member, arrived in self._on_workers("arrived"):
-                wrong = seams.differing(sent, arrived)
+                wrong = seams.list_differing(sent, arrived)
                 if wrong:
                     raise EngineError(
                         f"{member.name}: {len(wrong)} of {len(sent)} tensors of a weight sync did not arrive as the trainer has "
@@ -203,7 +212,7 @@ class OpenRLHFEngine:
             self._on_workers("lose")
             self.sync()
             for (member, before), (_, after) in zip(read, self._on_workers("held"), strict=True):
-                wrong = seams.differing(before, after)
+                wrong = seams.list_differing(before, after)
                 if wrong:
                     raise EngineError(
                         f"{member.name}: a weight sync leaves out {', '.join(wrong[:5])} of its parameters"
@@ -235,7 +244,7 @@ class OpenRLHFEngine:
             [AnswerRow(ids[:1], np.array(ids[1:], np.int32)) for ids in sequences], "logprobs", True
         )
         with self._lease.turn(MemoryState.NOTHING, MemoryState.ALL):
-            theirs = self._gather(
+            theirs = self._gather_answers(
                 [member.call("prompt_logprobs", sequences) for member in self._rollouts],
                 "checking the weight sync",
                 watch=self._rollout_cores(),
@@ -249,7 +258,7 @@ class OpenRLHFEngine:
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 target = str(new.resolve())
                 calls = [member.call("save", target, checkpoint.OPTIMISER) for member in self._trainers]
-                self._gather(calls, "saving")
+                self._gather_answers(calls, "saving")
             checkpoint.keep_generation(Path(self._folder), new)
             self.tokenizer.save_pretrained(new)
 
@@ -272,7 +281,7 @@ class OpenRLHFEngine:
                 self._load_weights(path)
             if checkpoint.OPTIMISER in seal.files:
                 moments = f"{path}/{checkpoint.OPTIMISER}"
-                self._gather([member.call("load_moments", moments) for member in self._trainers], "restoring")
+                self._gather_answers([member.call("load_moments", moments) for member in self._trainers], "restoring")
         self.version = seal.version
         self.sync()
 
@@ -280,14 +289,14 @@ class OpenRLHFEngine:
         if self._closed:
             return
         self._closed = True
-        end([*self._trainers, *self._rollouts], self._processes)
+        end_actors([*self._trainers, *self._rollouts], self._processes)
         self._lease.leave()
 
     def _start_actors(self) -> None:
         """Start trainers and rollout engines, load the weights and join them."""
         settings = self._settings
         if self.trained:
-            environment = seams.environment(settings.sync_seconds)
+            environment = seams.environment_of_actors(settings.sync_seconds)
             share = self._slot.part(TRAINER_SHARE)
             handles = open_trainers(self._group, self._slot.trainers, share, environment, settings.start_seconds)
             self._trainers = self._name_members("trainer rank", handles)
@@ -299,24 +308,30 @@ class OpenRLHFEngine:
             self._rehearse_sync()
 
     def _open_rollouts(self) -> None:
-        environment = seams.environment(self._settings.sync_seconds) | seams.runner(len(self._vocabulary.forbidden))
+        environment = seams.environment_of_actors(self._settings.sync_seconds) | seams.runner_environment(
+            len(self._vocabulary.forbidden)
+        )
         handles = open_rollouts(self._folder, self._settings, self._group, self._slot, environment)
         self._rollouts = self._name_members("rollout engine", handles)
         up = [member.call("processes") for member in (*self._trainers, *self._rollouts)]
-        started = self._gather(up, "starting", self._settings.start_seconds, watch=[])
+        started = self._gather_answers(up, "starting", self._settings.start_seconds, watch=[])
         self._processes = [process for processes in started for process in processes]
 
     def _hold_memory(self, trainers: bool, held: MemoryState) -> None:
         """Let trainers or rollout engines keep only `held` on their GPUs."""
         members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
-        self._gather([member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch)
+        self._gather_answers(
+            [member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch
+        )
 
     def _load_weights(self, folder: str) -> None:
         """Load a folder's weights, and let the engines find each other."""
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
         joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden, self._ends)
         for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
-            self._gather([member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds)
+            self._gather_answers(
+                [member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds
+            )
 
     def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
         """vLLM's parameters for one answer with this seed."""
@@ -351,7 +366,7 @@ class OpenRLHFEngine:
         split = scoring_split(rows, len(self._trainers), self._settings.micro_batch_tokens)
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.NOTHING):
             calls = [member.call(method, split.batches[rank], *arguments) for rank, member in enumerate(self._trainers)]
-            scored = self._gather(calls, "scoring")
+            scored = self._gather_answers(calls, "scoring")
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, scored, strict=True):
             for group, flat in zip(groups, flats, strict=False):
@@ -366,14 +381,14 @@ class OpenRLHFEngine:
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
         calls = [member.call("on_workers", method) for member in self._rollouts]
-        answers = self._gather(calls, "checking the weight sync", self._settings.sync_seconds)
+        answers = self._gather_answers(calls, "checking the weight sync", self._settings.sync_seconds)
         return [(call.member, one) for call, replies in zip(calls, answers, strict=True) for one in replies]
 
     def _rollout_cores(self) -> list[RemoteActor]:
         """Watched down to vLLM's own process, which hears nothing while it takes weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
-    def _gather(
+    def _gather_answers(
         self,
         calls: Sequence[Call],
         doing: str,
@@ -383,7 +398,7 @@ class OpenRLHFEngine:
     ) -> list[Any]:
         if self._closed:
             raise EngineError(f"policy {self.name!r}: the engine is closed")
-        return gather(
+        return gather_results(
             calls,
             doing=doing,
             deadline=deadline or self._settings.call_seconds,
@@ -394,7 +409,7 @@ class OpenRLHFEngine:
         )
 
 
-class Base:
+class BaseScorer:
     """An engine's base, in the engine's own memory; sampled before the first update."""
 
     version = 0

@@ -56,9 +56,9 @@ def main() -> None:
     os.dup2(2, 1)  # what Ray prints is not for the reader of the address
     import ray
 
-    from harness.engines.openrlhf.cluster import connect
+    from harness.engines.openrlhf.cluster import connect_to_cluster
 
-    connect()
+    connect_to_cluster()
     os.write(out, f"{ray.get_runtime_context().gcs_address}\n".encode())
     sys.stdin.read()
     ray.shutdown()

@@ -15,7 +15,7 @@ from typing import IO
 import torch
 from torch import Tensor, UntypedStorage
 
-from harness.engines.openrlhf.plugin import Settings
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.errors import EngineError
 
 LEAST_BYTES = 1 << 16  # smaller storages are not worth the way
@@ -27,7 +27,7 @@ class OffloadedTensors:
     torch cannot free (a mapped file) stays."""
 
     def __init__(self, tensors: Iterable[Tensor], *, free: bool = True, least: int = LEAST_BYTES) -> None:
-        self._storages = [s for s in storages(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
+        self._storages = [s for s in storages_of(tensors) if s.nbytes() >= least and (s.resizable() or not free)]
         self._sizes = [storage.nbytes() for storage in self._storages]
         self._host: list[Tensor] = []
         self._file: IO[bytes] | None = None
@@ -41,7 +41,7 @@ class OffloadedTensors:
             if free:
                 storage.resize_(0)
         if free:
-            release()
+            release_cache()
 
     def restore(self) -> None:
         for _ in self.one_by_one():
@@ -65,7 +65,7 @@ class OffloadedTensors:
             self._file.close()
 
 
-def storages(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
+def storages_of(tensors: Iterable[Tensor]) -> list[UntypedStorage]:
     by_address: dict[int, UntypedStorage] = {}
     for tensor in tensors:
         if (storage := tensor.untyped_storage()).nbytes():
@@ -79,15 +79,15 @@ def all_tensors(device: str) -> list[Tensor]:
     return [t for t in tensors if t.layout is torch.strided and t.device.type == device]
 
 
-def discard(tensors: Iterable[Tensor]) -> None:
+def discard_pages(tensors: Iterable[Tensor]) -> None:
     """Give the pages of CPU tensors back to the system; they then read as zeros."""
-    for storage in storages(tensors):
+    for storage in storages_of(tensors):
         first = -(-storage.data_ptr() // _PAGE) * _PAGE
         length = (storage.data_ptr() + storage.nbytes() - first) // _PAGE * _PAGE
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _MADV_DONTNEED)
 
 
-def release() -> None:
+def release_cache() -> None:
     gc.collect()
     torch.cuda.empty_cache()
     ctypes.CDLL(None).malloc_trim(0)
@@ -128,7 +128,7 @@ class DeviceLease:
         self,
         name: str,
         devices: Devices,
-        settings: Settings,
+        settings: OpenRLHFSettings,
         trainers: Callable[[MemoryState], None],
         rollouts: Callable[[MemoryState], None],
     ) -> None:

@@ -34,7 +34,7 @@ Count = Annotated[int, Meta(ge=1, le=4096)]
 Seconds = Annotated[float, Meta(gt=0, le=86400)]
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Layout, precision and deadlines of one policy.
 
     dtype: `fp32` throughout (parity, micro models), or `bf16` with fp32 masters. zero_stage: what DeepSpeed shards: nothing (only
@@ -106,7 +106,7 @@ class OpenRLHF(Backend):
 
     packages = ("openrlhf", "ray", "deepspeed", "vllm")
     advice = "docs/openrlhf.md"
-    Options = Settings
+    Options = OpenRLHFSettings
     clustered = True
 
     @classmethod
@@ -116,14 +116,14 @@ class OpenRLHF(Backend):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        return read_options(Settings, options, source).devices if LAYOUT & options.keys() else None
+        return read_options(OpenRLHFSettings, options, source).devices if LAYOUT & options.keys() else None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
         address = address or os.environ.get("RAY_ADDRESS")
         if not address or any(find_spec(package) is None for package in cls.packages):
-            return inventory.local()
-        from harness.engines.openrlhf.cluster import inventory as of_cluster
+            return inventory.inventory_of_machine()
+        from harness.engines.openrlhf.cluster import inventory_of_cluster as of_cluster
 
         return of_cluster(address)
 
@@ -138,7 +138,7 @@ class OpenRLHF(Backend):
         from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
-        asked = read_options(Settings, options).max_length
+        asked = read_options(OpenRLHFSettings, options).max_length
         limit = getattr(config, "max_position_embeddings", None)
         if asked and limit and asked > limit:
             raise EngineError(
@@ -151,7 +151,7 @@ class OpenRLHF(Backend):
         from harness.engines.openrlhf.cluster import Reservation
 
         super().__init__(options, temperature)
-        self._settings = {name: read_options(Settings, own) for name, own in options.items()}
+        self._settings = {name: read_options(OpenRLHFSettings, own) for name, own in options.items()}
         self._reservation = Reservation(self._settings)
         self._opened.callback(self._reservation.close)
         self.side_by_side = not self._reservation.shared
@@ -159,10 +159,10 @@ class OpenRLHF(Backend):
         self._engines: dict[str, list[OpenRLHFEngine]] = {name: [] for name in options}
 
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        from harness.engines.openrlhf.engine import Base
+        from harness.engines.openrlhf.engine import BaseScorer
 
         opened = self._engines[policy.name]
-        return Base(opened[0] if opened else self.open(policy, folder, trained=False))
+        return BaseScorer(opened[0] if opened else self.open(policy, folder, trained=False))
 
     def cpu_seconds(self, policy: str) -> float:
         """Of its actors, its reference's too, and of the calling thread."""

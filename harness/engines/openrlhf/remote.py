@@ -51,7 +51,7 @@ class Call:
     ref: Any
 
 
-def gather(
+def gather_results(
     calls: Sequence[Call],
     *,
     doing: str,
@@ -154,7 +154,7 @@ def _describe_error(error: BaseException) -> str:
     return type(error).__name__
 
 
-def processes() -> list[Process]:
+def list_own_processes() -> list[Process]:
     me = psutil.Process()
     node = ray.get_runtime_context().get_node_id()
     return [Process(node, p.pid, p.create_time()) for p in (me, *me.children(recursive=True))]
@@ -171,7 +171,7 @@ def cpu_seconds() -> float:
     return used
 
 
-def end(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
+def end_actors(members: Sequence[RemoteActor], known: Sequence[Process]) -> None:
     """Kill the actors and their known processes: a stopped actor does not hear Ray, a killed one leaves children."""
     for member in members:
         ray.kill(member.handle, no_restart=True)

@@ -16,12 +16,12 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from harness.engines.openrlhf import seams
 from harness.engines.openrlhf.cluster import Slot
 from harness.engines.openrlhf.offload import MemoryState
-from harness.engines.openrlhf.plugin import Settings
-from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
+from harness.engines.openrlhf.remote import Process, cpu_seconds, list_own_processes
 from harness.engines.protocol import Sample
-from harness.limits import loading
+from harness.limits import without_collection
 
-with loading():
+with without_collection():
     from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
     from vllm import SamplingParams
 
@@ -81,7 +81,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         """Over several devices vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
-        return [*processes(), *(Process(*process) for listed in workers for process in listed)]
+        return [*list_own_processes(), *(Process(*process) for listed in workers for process in listed)]
 
     async def cpu_seconds(self) -> float:
         return cpu_seconds()
@@ -106,7 +106,7 @@ def _chosen_logprobs(tokens: Sequence[int], positions: Sequence[Any]) -> Float32
 
 
 def open_rollouts(
-    folder: str, settings: Settings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
+    folder: str, settings: OpenRLHFSettings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
     """Still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses the group's first bundles, and always runs
     in bf16."""
@@ -131,9 +131,9 @@ def open_rollouts(
             bundle_indices=None if alone else list(range(first, first + settings.tensor_parallel)),
             num_gpus=share,
             gpu_memory_utilization=settings.rollout_memory,
-            enforce_eager=seams.needed() if settings.enforce_eager is None else settings.enforce_eager,
+            enforce_eager=seams.uses_cpu_devices() if settings.enforce_eager is None else settings.enforce_eager,
             enable_prefix_caching=True,
-            enable_sleep_mode=sleeps and not seams.needed(),  # vLLM refuses it; `seams` makes it sleep
+            enable_sleep_mode=sleeps and not seams.uses_cpu_devices(),  # vLLM refuses it; `seams` makes it sleep
             logprobs_mode="processed_logprobs",
             max_logprobs=1,
             trust_remote_code=False,

@@ -18,9 +18,9 @@ import ray
 import torch
 from torch import Tensor
 
-from harness.allocation.inventory import accelerated
-from harness.engines.openrlhf.offload import OffloadedTensors, discard
-from harness.engines.openrlhf.remote import processes
+from harness.allocation.inventory import has_accelerators
+from harness.engines.openrlhf.offload import OffloadedTensors, discard_pages
+from harness.engines.openrlhf.remote import list_own_processes
 
 SEAMS = {
     "openrlhf.utils.utils:convert_to_torch_dtype": "knows bf16 and fp16 only; the DeepSpeed configuration for any other name is "
@@ -69,14 +69,14 @@ CHUNK = 1 << 22  # elements summed at a time, as each becomes eight bytes
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def needed() -> bool:
+def uses_cpu_devices() -> bool:
     """Whether the cluster's devices are cores; this node's own may differ."""
-    return torch.version.cuda is None or not accelerated(ray.cluster_resources())
+    return torch.version.cuda is None or not has_accelerators(ray.cluster_resources())
 
 
-def environment(sync_seconds: float) -> dict[str, str]:
+def environment_of_actors(sync_seconds: float) -> dict[str, str]:
     """Of the actors. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower."""
-    if not needed():
+    if not uses_cpu_devices():
         return {}
     return {
         "DS_ACCELERATOR": "cpu",
@@ -111,7 +111,7 @@ class GlooGroup:
         self._group.broadcast([tensor.contiguous()], options).wait()  # type: ignore[attr-defined]
 
 
-def checksum(tensor: Tensor) -> str:
+def checksum_of(tensor: Tensor) -> str:
     """Type, shape, and the sum modulo 2^64 of the elements' bits, each times an odd number by place: a single difference always
     shows."""
     words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
@@ -123,7 +123,7 @@ def checksum(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {int(total) & (1 << 64) - 1:016x}"
 
 
-def differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
+def list_differing(these: dict[str, str], those: dict[str, str]) -> list[str]:
     return sorted(name for name in these.keys() | those.keys() if these.get(name) != those.get(name))
 
 
@@ -138,7 +138,7 @@ class Checked:
             model.arrived = {}
 
             def load_weights(weights: list[tuple[str, Tensor]]) -> Any:
-                model.arrived |= {name: checksum(weight) for name, weight in weights}
+                model.arrived |= {name: checksum_of(weight) for name, weight in weights}
                 return load(weights)
 
             model.load_weights = load_weights
@@ -151,7 +151,7 @@ class Checked:
     def held(self) -> dict[str, str]:
         """Of the parameters, in the engine's precision, by vLLM's own names."""
         dtype = self.model_config.dtype
-        return {name: checksum(weight.to(dtype)) for name, weight in self.model_runner.model.named_parameters()}
+        return {name: checksum_of(weight.to(dtype)) for name, weight in self.model_runner.model.named_parameters()}
 
     def lose(self) -> None:
         for weight in self.model_runner.model.parameters():
@@ -203,7 +203,7 @@ def reported_state(handle: Any) -> str:
 
 
 @functools.cache
-def distrust() -> None:
+def forbid_remote_code() -> None:
     """Code that a model's configuration names (`auto_map`) does not run, although OpenRLHF asks for it."""
     from transformers import dynamic_module_utils
 
@@ -217,13 +217,13 @@ def adapt_trainer(timeout: float) -> None:
     """fp32 weights and sums of gradients; without CUDA the CPU as device. timeout: Gloo's, in seconds."""
     from openrlhf.utils import utils
 
-    distrust()
+    forbid_remote_code()
     half = utils.convert_to_torch_dtype
     utils.convert_to_torch_dtype = lambda name: torch.float32 if name == "fp32" else half(name)
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     DeepSpeedZeroOptimizer.get_all_grad_tensors = _gradients_to_add(DeepSpeedZeroOptimizer.get_all_grad_tensors)
-    if not needed():
+    if not uses_cpu_devices():
         return
     device = _CpuDevice("cpu")
     torch.cuda.current_device = lambda: device  # type: ignore[assignment,return-value]
@@ -262,7 +262,7 @@ class _CpuDevice(str):
         return "0"
 
 
-def runner(forbidden: int) -> dict[str, str]:
+def runner_environment(forbidden: int) -> dict[str, str]:
     """vLLM's older model runner where the newer one cannot forbid so many ids."""
     from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
 
@@ -280,7 +280,7 @@ def _discard_caches(worker: Any, level: int = 1) -> None:
     """Free the keys and values of a vLLM worker, which its own sleep keeps on a CPU."""
     runner = worker.model_runner
     worker.offloaded = OffloadedTensors([*runner.model.parameters(), *runner.model.buffers()])
-    discard(runner.kv_caches)
+    discard_pages(runner.kv_caches)
 
 
 def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
@@ -297,9 +297,11 @@ def _make_worker_class() -> type:
     class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
         def worker_processes(self) -> list[tuple[str, int, float]]:
             """Fields of `Process`, in types that vLLM sends."""
-            return [astuple(process) for process in processes()]
+            return [astuple(process) for process in list_own_processes()]
 
-    if SYNC_SECONDS not in os.environ:  # `environment` sets it without CUDA; vLLM's own process cannot ask Ray
+    if (
+        SYNC_SECONDS not in os.environ
+    ):  # `environment_of_actors` sets it without CUDA; vLLM's own process cannot ask Ray
         return CheckedWorker
     import vllm.model_executor.layers.utils as layers
     from vllm.v1.worker.cpu_worker import CPUWorker

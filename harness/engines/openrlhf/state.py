@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
 from harness.engines import lora
-from harness.engines.masters import MASTER, dither
+from harness.engines.masters import MASTER, dither_to_bf16
 from harness.engines.openrlhf.offload import OffloadedTensors
 from harness.errors import CheckpointError, EngineError
-from harness.limits import loading
+from harness.limits import without_collection
 
-with loading():
+with without_collection():
     from deepspeed.runtime.zero import GatheredParameters
     from deepspeed.utils import (
         safe_get_full_fp32_param,
@@ -44,7 +44,7 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
         return
     with ExitStack() as files:
         stored = _read_tensors(module, folder, files)
-        own = OffloadedTensors(weights(module), free=False, least=1)
+        own = OffloadedTensors(weights_of_rank(module), free=False, least=1)
         try:
             for name, parameter in module.named_parameters():
                 with GatheredParameters([parameter], modifier_rank=0), torch.no_grad():
@@ -55,7 +55,7 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
             own.restore()
 
 
-def weights(module: torch.nn.Module) -> list[Tensor]:
+def weights_of_rank(module: torch.nn.Module) -> list[Tensor]:
     """Of this rank: its shards under ZeRO 3."""
     return [getattr(parameter, "ds_tensor", parameter) for parameter in module.parameters()]
 
@@ -76,8 +76,8 @@ def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
     try:
         with torch.no_grad():
             for seed, (name, weight) in enumerate(changes.items()):
-                merged = weight.float() + lora.change(module, name)
-                weight.copy_(dither(merged, seed) if weight.dtype == torch.bfloat16 else merged)
+                merged = weight.float() + lora.change_by_adapters(module, name)
+                weight.copy_(dither_to_bf16(merged, seed) if weight.dtype == torch.bfloat16 else merged)
         yield {stored.get(name, name): weight for name, weight in plain.items()}
     finally:
         own.restore()

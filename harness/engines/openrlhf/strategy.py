@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines import lora
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.plugin import Settings
-from harness.limits import loading
+from harness.engines.openrlhf.plugin import OpenRLHFSettings
+from harness.limits import without_collection
 
 _MODULE = "openrlhf.models.ring_attn_utils"
 _ABSENT = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_attn.utils.distributed")
@@ -51,22 +51,22 @@ def _raise_absent(name: str, *_: Any, **__: Any) -> NoReturn:
     raise ImportError(f"{name} was called, but flash-attn is not installed")
 
 
-with loading():
+with without_collection():
     import_without_flash()
     from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer, PolicyModelActor
     from openrlhf.utils.deepspeed import DeepspeedStrategy
 
-__all__ = ["ActorPPOTrainer", "PolicyModelActor", "Strategy", "arguments", "import_without_flash"]
+__all__ = ["ActorPPOTrainer", "PolicyModelActor", "Strategy", "import_without_flash", "make_arguments"]
 
 
 class Strategy(DeepspeedStrategy):  # type: ignore[misc]
-    def __init__(self, settings: Settings, temperature: float) -> None:
+    def __init__(self, settings: OpenRLHFSettings, temperature: float) -> None:
         super().__init__(
             seed=0,  # nothing is drawn
             micro_train_batch_size=1,
             train_batch_size=settings.trainers,
             zero_stage=settings.zero_stage,
-            args=arguments(settings, temperature),
+            args=make_arguments(settings, temperature),
         )
         self.deadline = settings.start_seconds
         self.lora = settings.lora
@@ -80,9 +80,9 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
     def prepare(self, *models: Any) -> Any:
         if self.lora is not None:
             (actor, _), *_ = models
-            lora.adapt(actor.model, self.lora)
+            lora.add_adapters(actor.model, self.lora)
             if self.adapters is not None:
-                lora.load(actor.model, self.adapters)
+                lora.load_adapters(actor.model, self.adapters)
         return super().prepare(*models)
 
     def print(self, *_: Any) -> None:
@@ -110,7 +110,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         }
 
 
-def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
+def make_arguments(settings: OpenRLHFSettings, temperature: float) -> SimpleNamespace:
     """Only what the classes in use read, so that a new one is noticed."""
     name = SimpleNamespace
     adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
@@ -182,7 +182,7 @@ def arguments(settings: Settings, temperature: float) -> SimpleNamespace:
             num_engines=settings.rollout_engines,
             tensor_parallel_size=settings.tensor_parallel,
             enable_prefix_caching=True,
-            sync_backend=seams.SYNC_BACKEND if seams.needed() else "nccl",
+            sync_backend=seams.SYNC_BACKEND if seams.uses_cpu_devices() else "nccl",
             sync_with_ray=False,
         ),
     )

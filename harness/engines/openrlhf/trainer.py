@@ -25,28 +25,28 @@ from torch.nn.utils.rnn import pad_sequence
 
 from harness.engines import checkpoint, lora
 from harness.engines.head import NEVER, Head, merge_ends
-from harness.engines.head import logprobs as in_parts
-from harness.engines.learner import Tally, mean
+from harness.engines.head import logprobs_by_parts as in_parts
+from harness.engines.learner import Tally, mean_of_measured
 from harness.engines.openrlhf import seams
-from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release
-from harness.engines.openrlhf.remote import Process, cpu_seconds, processes
+from harness.engines.openrlhf.offload import MemoryState, OffloadedTensors, all_tensors, release_cache
+from harness.engines.openrlhf.remote import Process, cpu_seconds, list_own_processes
 from harness.engines.openrlhf.state import (
     base_weights,
     forget_gathered,
     load_moments,
     save_moments,
     synced_weights,
-    weights,
+    weights_of_rank,
 )
 from harness.engines.openrlhf.strategy import ActorPPOTrainer, PolicyModelActor, Strategy
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.errors import EngineError
-from harness.learning.minibatches import MiniBatch, Packed, pack
-from harness.learning.surrogate import AnswerStatistics, surrogate
+from harness.learning.minibatches import MiniBatch, Packed, pack_answers
+from harness.learning.surrogate import AnswerStatistics, surrogate_loss
 from harness.learning.terms import Term
-from harness.limits import loading
+from harness.limits import without_collection
 
-with loading():
+with without_collection():
     from deepspeed.runtime.zero import GatheredParameters
 
 
@@ -87,7 +87,7 @@ def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, bud
     peer = [place for place, source in enumerate(sources) if source == "peer"]
 
     def packed(places: list[int]) -> Packed:
-        return pack(batch, [live[place] for place in places])
+        return pack_answers(batch, [live[place] for place in places])
 
     split = partial(_split_rows, rows, ranks=ranks, budget=budget, packed=packed)
     return split(own, fewest=0 if peer else 1), split(peer)
@@ -127,7 +127,7 @@ Plan = tuple[
 ]  # one rank's micro-batches of one update: own answers', peer answers'
 
 
-class Gradients:
+class RankGradients:
     """An update's, before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32, of which each rank
     keeps its share."""
 
@@ -197,7 +197,7 @@ class Gradients:
             sums[index] = share
 
 
-class Learnt(NamedTuple):
+class RankReport(NamedTuple):
     """One update on one rank. gradient_norm: global, before clipping."""
 
     statistics: list[AnswerStatistics]
@@ -205,12 +205,12 @@ class Learnt(NamedTuple):
     apart: tuple[float, float, float] = (nan, nan, nan)
 
 
-def report(
+def make_report(
     terms: Sequence[Term],
     batches: Sequence[MiniBatch],
     rows: Sequence[Sequence[AnswerRow]],
     splits: Sequence[tuple[Split, Split]],
-    learnt: Sequence[Sequence[Learnt]],
+    learnt: Sequence[Sequence[RankReport]],
 ) -> UpdateReport:
     """By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
     tally = Tally(terms, len(batches))
@@ -220,10 +220,12 @@ def report(
             groups = [group for part in split for group in part.places[rank]]
             for group, statistics in zip(groups, updates[index].statistics, strict=True):
                 chosen = [live[i] for i in group]
-                tally.add(chosen, pack(batch, chosen), statistics, sum(rows[index][i].length for i in group))
+                tally.add(chosen, pack_answers(batch, chosen), statistics, sum(rows[index][i].length for i in group))
     # An idle pass alone has measured no own gradient
     apart = [u.apart if any(own.places) else (nan, *u.apart[1:]) for u, (own, _) in zip(learnt[0], splits, strict=True)]
-    return tally.report(mean(u.gradient_norm for u in learnt[0]), *map(mean, zip(*apart, strict=True)))
+    return tally.report(
+        mean_of_measured(u.gradient_norm for u in learnt[0]), *map(mean_of_measured, zip(*apart, strict=True))
+    )
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
@@ -234,10 +236,10 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     ends: Int64[Tensor, "E"] | None
     head: Head | None
 
-    def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> Learnt:
+    def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> RankReport:
         """One update, left out where the gradient is not finite. The loss is the ranks' sum; DeepSpeed takes the mean."""
         statistics: list[AnswerStatistics] = []
-        gradients = Gradients(self.actor.model.module, optimisation.measure)
+        gradients = RankGradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
             with gradients.collect(source):
                 for batch in batches:
@@ -245,14 +247,14 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                     if batch.packed is None:
                         loss = logp.sum() * 0.0
                     else:
-                        loss, statistic = surrogate(logp, batch.packed)
+                        loss, statistic = surrogate_loss(logp, batch.packed)
                         statistics.append(statistic)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
         if not math.isfinite(together := gradients.norms()):
-            return Learnt(statistics, together)
+            return RankReport(statistics, together)
         apart = gradients.apart()
         del gradients  # its memory is the step's
-        return Learnt(statistics, self._step_optimiser(optimisation), apart)
+        return RankReport(statistics, self._step_optimiser(optimisation), apart)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
@@ -344,7 +346,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
         self.trainer = self.actor = self.actor_optim = self.actor_scheduler = None
         self._offloaded = {}
-        release()  # before the next model takes memory
+        release_cache()  # before the next model takes memory
         super().init_model_from_pretrained(strategy, pretrain, max_steps, None)
         checkpoint.make_savable(self.actor.model.module)
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
@@ -368,7 +370,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         self.trainer.ends = torch.tensor(ends, device=self.trainer.forbidden.device) if ends else None
         self.trainer.head = None if strategy.stage == 3 else Head.of(self.actor.model.module)
 
-    def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[Learnt]:
+    def learn(self, plan: Sequence[Plan], optimisation: Optimisation) -> list[RankReport]:
         return [self.trainer.learn(own, peer, optimisation) for own, peer in plan]
 
     @torch.no_grad()
@@ -382,7 +384,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def hold(self, wanted: MemoryState) -> None:
         model = self.actor.model
         away = self._offloaded
-        scoring = [*weights(model.module), *model.module.buffers(), self.trainer.forbidden]
+        scoring = [*weights_of_rank(model.module), *model.module.buffers(), self.trainer.forbidden]
         scoring += [] if self.trainer.ends is None else [self.trainer.ends]
         if wanted < MemoryState.ALL and MemoryState.ALL not in away:
             forget_gathered(model)
@@ -406,7 +408,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         config.use_cache = True
         if self.strategy.lora:
             if torch.distributed.get_rank() == 0:
-                lora.save(module, Path(folder))
+                lora.save_adapters(module, Path(folder))
         elif self.strategy.stage == 3 or torch.distributed.get_rank() == 0:
             self.strategy.save_model(self.actor, self.tokenizer, folder)
         else:  # OpenRLHF would copy all weights here too; rank 0 waits at its end
@@ -419,7 +421,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         with synced_weights(self.actor.model) as weights:
             for name, weight in weights.items():
                 with GatheredParameters([weight], enabled=self.strategy.stage == 3):
-                    sums[name] = seams.checksum(weight)
+                    sums[name] = seams.checksum_of(weight)
         return sums
 
     def load_moments(self, file: str) -> None:
@@ -431,7 +433,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def processes(self) -> list[Process]:
-        return processes()
+        return list_own_processes()
 
     @ray.method(concurrency_group="pulse")  # type: ignore[untyped-decorator]
     def cpu_seconds(self) -> float:

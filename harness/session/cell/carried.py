@@ -21,7 +21,7 @@ from harness.experience.records import TextRollout
 from harness.session.cell.learners import Learner
 from harness.session.cell.questions import truncate_at_stop
 from harness.store.manifest import CarriedPrice
-from harness.tokenization.retokenise import Retokenised, retokenise
+from harness.tokenization.retokenise import Retokenised, retokenise_answers
 from harness.verification.verdict import Verdict
 
 __all__ = ["ANSWERS", "FREE", "measure_price", "said_of"]
@@ -51,7 +51,7 @@ def measure_price(
         groups.append(Group(prompt, learner.name, learner.engine.version, 0, (answer,)))
     finished = [group for group in groups if group.answers[0].finished]
     told = [group for group in finished if group.answers[0].text]
-    carried = _carried(learner, groups, told)
+    carried = _carry_own_answers(learner, groups, told)
     compared: list[tuple[Prompt, Answer, Retokenised]] = []
     reasons: list[str] = []
     unusual = 0
@@ -59,7 +59,7 @@ def measure_price(
         if not isinstance(result, Retokenised):
             reasons.append(f"its own answers are refused as a peer's: {result}")
             continue
-        why = _difference(learner, group.answers[0], result)
+        why = _explain_difference(learner, group.answers[0], result)
         if why is None:
             unusual += 1
             continue
@@ -95,18 +95,20 @@ def said_of(policy: str, price: CarriedPrice) -> str:
     )
 
 
-def _carried(learner: Learner, groups: Sequence[Group], told: Sequence[Group]) -> list[Retokenised | Exception]:
+def _carry_own_answers(
+    learner: Learner, groups: Sequence[Group], told: Sequence[Group]
+) -> list[Retokenised | Exception]:
     """As `Receiver.carry` carries a peer's answers, without a budget."""
     records = [
         TextRollout.about(group, index=0, text=group.answers[0].text, finished=True, reward=0.0) for group in told
     ]
     by = opening.by_author(groups, records)
-    opened = [opening.opened(record, by[record.author]) for record in records]
-    joined = opening.joined(groups, learner.codec, lambda: learner.engine.reads(groups[0].prompt))
-    return list(retokenise(opened, learner.codec, joined=joined, closing=opening.closing(groups)))
+    opened = [opening.open_with(record, by[record.author]) for record in records]
+    joined = opening.begins_without_blank(groups, learner.codec, lambda: learner.engine.reads(groups[0].prompt))
+    return list(retokenise_answers(opened, learner.codec, joined=joined, closing=opening.usual_closing(groups)))
 
 
-def _difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
+def _explain_difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
     """Why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not those
     that its tokenizer makes of the text, which is no fault of the carrying."""
     own = answer.content
@@ -117,11 +119,12 @@ def _difference(learner: Learner, answer: Answer, carried: Retokenised) -> str |
         same = _common_end(own, theirs)
         if max(own.size, theirs.size) - same > _OPENING_TOKENS:
             return None
-        return (
-            f"it begins them with {_shown(learner, own[:1])}, a carried one begins with {_shown(learner, theirs[:1])}"
-        )
+        own_first = _show_tokens(learner, own[:1])
+        return f"it begins them with {own_first}, a carried one begins with {_show_tokens(learner, theirs[:1])}"
     if not np.array_equal(end, closing):
-        return f"it ends them with {_shown(learner, end)}, a carried one ends with {_shown(learner, closing)}"
+        return (
+            f"it ends them with {_show_tokens(learner, end)}, a carried one ends with {_show_tokens(learner, closing)}"
+        )
     return ""
 
 
@@ -134,5 +137,5 @@ def _common_end(a: Int32[np.ndarray, "A"], b: Int32[np.ndarray, "B"]) -> int:
     return int(unequal[0]) if unequal.size else size
 
 
-def _shown(learner: Learner, ids: Int32[np.ndarray, "T"]) -> str:
+def _show_tokens(learner: Learner, ids: Int32[np.ndarray, "T"]) -> str:
     return "".join(map(str, learner.engine.tokenizer.convert_ids_to_tokens(ids.tolist()))) or "nothing"

@@ -22,17 +22,24 @@ from harness.experience.answers import Answer, Group, Prompt
 from harness.experience.records import AnswerRecord
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
-from harness.learning.terms import Objective, Term, TermAnswer, scheduled
-from harness.phases import Interrupted, Phase, halt, log, phase
+from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
+from harness.phases import Interrupted, RunningPhase, announce_phase, log, stop_if_asked
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
-from harness.session.cell.dynamic import places_to_replace, unasked
+from harness.session.cell.dynamic import places_to_replace, prompts_not_asked
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
 from harness.session.cell.health import Watch, check_loss, check_trained
 from harness.session.cell.judge import Judge, judge_of, same_of
-from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts
-from harness.session.cell.manifests import frozen_dates, manifest_of, mark, with_dates, with_starts, with_starts_of
+from harness.session.cell.learners import Clock, Learner, roll_out, second_round, template_date, verdicts_of_answers
+from harness.session.cell.manifests import (
+    frozen_dates,
+    manifest_of,
+    mark_state,
+    with_dates,
+    with_starts,
+    with_starts_of,
+)
 from harness.session.cell.questions import (
     as_asked,
     curve_prompts,
@@ -43,13 +50,13 @@ from harness.session.cell.questions import (
     truncate_at_stop,
     with_length,
 )
-from harness.session.policy import base_folder, dated
+from harness.session.policy import base_folder, with_template_date
 from harness.store.journal import Journal, read_journal
 from harness.store.manifest import CarriedPrice, Manifest, read_manifest, write_manifest
 from harness.store.rows import CurveRow, SampleRow, StepRow, TaskRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
-from harness.suite.seeds import derive_many, generator
+from harness.suite.seeds import derive_many, generator_of
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
@@ -71,7 +78,7 @@ def run_cell(
     Raises CellError, DiskFullError, Interrupted."""
     dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
-    mark(folder, manifest, "running", attempts=attempt)
+    mark_state(folder, manifest, "running", attempts=attempt)
     journal = Journal(folder)
     folders = dict[str, Path]()
     options = dict[str, dict[str, Any]]()
@@ -81,8 +88,8 @@ def run_cell(
         options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
 
     def opened(policy: Policy) -> Learner:
-        policy = dated(policy, dates[policy.name])
-        with phase(f"opening {policy.name}"):
+        policy = with_template_date(policy, dates[policy.name])
+        with announce_phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
         regime = registry.build(cell.variant.regime, cell.variant.options)
         regime.run_steps = cell.training.steps
@@ -90,7 +97,7 @@ def run_cell(
         return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
     def evaluated(learner: Learner) -> list[SampleRow]:
-        halt()
+        stop_if_asked()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
             steps = cell.training.steps
             seed = cell.seed
@@ -105,8 +112,8 @@ def run_cell(
             manifest = with_starts(manifest, {m.name: m.base for m in learners}, computed)
             manifest = with_dates(manifest, {m.name: template_date(m.policy, m.engine.tokenizer) for m in learners})
             if resume_point.has_begun(folder) or "samples" in stored.tables:
-                manifest = _begun(manifest, folder)
-            mark(folder, manifest, "running", attempts=attempt)
+                manifest = _as_it_began(manifest, folder)
+            mark_state(folder, manifest, "running", attempts=attempt)
             # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
                 trained = judge_of(cell.training.task, verifier)
@@ -122,12 +129,12 @@ def run_cell(
                 journal.commit(0)
             raise
     journal.compact()
-    resume_point.settle(folder, cell.keep)
-    mark(folder, manifest, "done", attempts=attempt)
+    resume_point.settle_checkpoint(folder, cell.keep)
+    mark_state(folder, manifest, "done", attempts=attempt)
     return sum(learner.clock.cpu_seconds_total for learner in learners)
 
 
-def _begun(manifest: Manifest, folder: Path) -> Manifest:
+def _as_it_began(manifest: Manifest, folder: Path) -> Manifest:
     """Of a cell that goes on from weights of its own: it started from what it noted then, whatever this machine would start
     from."""
     before = with_starts_of(read_manifest(folder), manifest)
@@ -147,13 +154,13 @@ def read_behind_leads(term: Term, received: Received) -> Term:
     return replace(term, answers=tuple(answers))
 
 
-def due(every: int, step: int, last: int = -1) -> bool:
+def is_due(every: int, step: int, last: int = -1) -> bool:
     """Whether it is time: every so many steps (0: never), and at the last."""
     return every > 0 and (step % every == 0 or step == last)
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearntStep:
     row: StepRow
     details: list[TraceRow | TermRow | TaskRow]
 
@@ -188,36 +195,36 @@ class Run:
         folder = self.folder
         steps = self.cell.training.steps
         if resume_point.holds_last(folder, steps):
-            resume_point.finish(folder, steps)  # it may have been interrupted there
-            resume_point.restore(folder / resume_point.FINAL, cell.key, self.learners)
+            resume_point.finish_checkpoint(folder, steps)  # it may have been interrupted there
+            resume_point.restore_resume_point(folder / resume_point.FINAL, cell.key, self.learners)
             self.journal.rewind(steps)
             self.observe(steps, steps, "")
             return
         if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction or self._started:
-            with phase("opening the frozen references"):
+            with announce_phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
-        with phase("training", steps) as training:
-            self._train(training)
-            self._costs()
-        resume_point.finish(folder, steps)
+        with announce_phase("training", steps) as training:
+            self._train_steps(training)
+            self._append_costs()
+        resume_point.finish_checkpoint(folder, steps)
 
-    def _train(self, training: Phase) -> None:
+    def _train_steps(self, training: RunningPhase) -> None:
         cell = self.cell
         steps = self.cell.training.steps
-        saved = resume_point.latest(self.folder)
+        saved = resume_point.latest_resume_point(self.folder)
         done = 0 if saved is None else saved[0]
         self.journal.rewind(-1 if saved is None else done)
         scored = any(Need.SCORES in m.regime.needs for m in self.learners)
         apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
         lockstep = not apart or scored or cell.variant.replay is not None or cell.variant.dynamic_sampling is not None
-        self.exchange = CellExchange(cell, self.folder, self.learners, self._strengths, done, lockstep)
+        self.exchange = CellExchange(cell, self.folder, self.learners, self._measure_strengths, done, lockstep)
         if saved is None:
             self._measure_prices()
             if cell.evaluation.curve_every:
-                self._curve(0)
+                self._measure_curve(0)
         else:
-            state = resume_point.restore(saved[1], cell.key, self.learners)
+            state = resume_point.restore_resume_point(saved[1], cell.key, self.learners)
             self.exchange.restore(state.exchange)
             self.best = state.best
             self._answers = state.answers
@@ -230,14 +237,14 @@ class Run:
         self.observe(done, steps, "")
         while done < steps:
             first = done + 1
-            done = done + 1 if lockstep else self._meeting(done + 1)
-            learnt = self._together(done) if lockstep else self._apart(first, done)
-            self._keep(learnt)
-            if due(cell.evaluation.curve_every, done, last=steps):
-                self._curve(done)
+            done = done + 1 if lockstep else self._next_meeting(done + 1)
+            learnt = self._step_together(done) if lockstep else self._step_apart(first, done)
+            self._keep_rows(learnt)
+            if is_due(cell.evaluation.curve_every, done, last=steps):
+                self._measure_curve(done)
             stop = self.stopped()
-            if stop or due(cell.training.checkpoint_every, done, last=steps):
-                self._checkpoint(done)
+            if stop or is_due(cell.training.checkpoint_every, done, last=steps):
+                self._save_checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
             last = learnt[-len(self.learners) :]
@@ -248,7 +255,7 @@ class Run:
             if stop and done < steps:
                 raise Interrupted
         if steps == 0 and saved is None:
-            self._checkpoint(0)
+            self._save_checkpoint(0)
         self.exchange.close()
 
     def _measure_prices(self) -> None:
@@ -261,10 +268,10 @@ class Run:
         def measured(learner: Learner) -> CarriedPrice:
             strings = stop_strings(self.cell, learner.policy)
             with learner.clock.phase("measure"):
-                prompts = self._prompts(1, learner)
+                prompts = self._draw_prompts(1, learner)
                 return measure_price(learner, prompts, self.cell.training.max_new_tokens, strings)
 
-        with phase("carrying own answers as a peer's"):
+        with announce_phase("carrying own answers as a peer's"):
             found = self.engines.each(measured, self.learners)
         prices = {m.name: price for m, price in zip(self.learners, found, strict=True)}
         write_manifest(self.folder, structs.replace(read_manifest(self.folder), carried=prices))
@@ -273,14 +280,14 @@ class Run:
             if said:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
-    def _meeting(self, step: int) -> int:
+    def _next_meeting(self, step: int) -> int:
         training = self.cell.training
         every = self.cell.evaluation.curve_every
-        while not any(due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
+        while not any(is_due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
             step += 1
         return step
 
-    def _together(self, step: int) -> list[Learnt]:
+    def _step_together(self, step: int) -> list[LearntStep]:
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
@@ -289,27 +296,30 @@ class Run:
         for learner in self.learners:
             own = groups[learner.name]
             records[learner.name] = self.exchange.records(
-                learner, own, step, due(self.cell.training.measure_every, step)
+                learner, own, step, is_due(self.cell.training.measure_every, step)
             )
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
             scored = self.engines.each(
-                lambda m: self._receiver().scores(m, step, self._prompts(step, m), groups[m.name]), self.learners
+                lambda m: self._make_receiver().scores(m, step, self._draw_prompts(step, m), groups[m.name]),
+                self.learners,
             )
             for learner, scores in zip(self.learners, scored, strict=True):
                 records[learner.name] += scores
         for learner in self.learners:
             self.exchange.publish(learner, records[learner.name], step)
 
-        def learn(learner: Learner) -> Learnt:
+        def learn(learner: Learner) -> LearntStep:
             others = [own for name, own in groups.items() if name != learner.name]
-            return self._learn(learner, step, groups[learner.name], others, behind=0)
+            return self._learn_from_step(learner, step, groups[learner.name], others, behind=0)
 
         return self.engines.each(learn, self.learners)
 
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
-        groups = self._sample(step, {m.name: list(enumerate(self._prompts(step, m))) for m in self.learners})
+        groups = self._sample_groups(
+            step, {m.name: list(enumerate(self._draw_prompts(step, m))) for m in self.learners}
+        )
         self._replaced = {}
         self._dropped = {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
@@ -323,7 +333,7 @@ class Run:
             news: dict[str, list[tuple[int, Prompt]]] = {}
             for name, places in places_to_replace(groups, dynamic.decided_by).items():
                 # A small pool may offer too few: the others stay.
-                news[name] = list(zip(places, unasked(offered, asked[name]), strict=False))
+                news[name] = list(zip(places, prompts_not_asked(offered, asked[name]), strict=False))
             if not any(news.values()):
                 break
             asking: dict[str, list[tuple[int, Prompt]]] = {}
@@ -331,7 +341,7 @@ class Run:
                 places = [place for place, _ in news[learner.name]]
                 texts = as_asked([new for _, new in news[learner.name]], self.cell.training.task, learner.policy)
                 asking[learner.name] = list(zip(places, texts, strict=True))
-            sampled = self._sample(step, asking)
+            sampled = self._sample_groups(step, asking)
             for name, new in news.items():
                 for (place, prompt), group in zip(new, sampled[name], strict=True):
                     if groups[name][place].answers:
@@ -342,14 +352,14 @@ class Run:
         self._replaced = {(step, name): prompts for name, prompts in kept.items()}
         return groups
 
-    def _sample(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
+    def _sample_groups(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
         """Sample and verify every policy's answers. prompts: by policy, each with its place in the step."""
-        sampled = self.engines.each(lambda m: self._answer(m, step, prompts[m.name]), self.learners)
+        sampled = self.engines.each(lambda m: self._answer_prompts(m, step, prompts[m.name]), self.learners)
         for groups in sampled:
             self._count_invalid(groups)
         return {m.name: groups for m, groups in zip(self.learners, sampled, strict=True)}
 
-    def _answer(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
+    def _answer_prompts(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
         """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
         turns = 1
         turn = 0
@@ -364,56 +374,56 @@ class Run:
             for place, prompt in prompts
         ]
 
-    def _apart(self, first: int, last: int) -> list[Learnt]:
+    def _step_apart(self, first: int, last: int) -> list[LearntStep]:
         steps = range(first, last + 1)
-        walks = self.engines.each(lambda m: [self._alone(m, step) for step in steps], self.learners)
+        walks = self.engines.each(lambda m: [self._step_alone(m, step) for step in steps], self.learners)
         learnt = []
         for step in zip(*walks, strict=True):
             rolled = [own for own, _ in step]
             for i, (own, one) in enumerate(step):
                 others = rolled[:i] + rolled[i + 1 :]
-                row = structs.replace(one.row, prompts_rescued=step_rows.rescued(own, others))
+                row = structs.replace(one.row, prompts_rescued=step_rows.count_rescued(own, others))
                 by_task = step_rows.task_rows(row.policy, row.step, own, others)
-                learnt.append(Learnt(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
+                learnt.append(LearntStep(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
         return learnt
 
-    def _alone(self, learner: Learner, step: int) -> tuple[list[Group], Learnt]:
+    def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], LearntStep]:
         learner.clock.next_step()
-        own = self._answer(learner, step, list(enumerate(self._prompts(step, learner))))
+        own = self._answer_prompts(learner, step, list(enumerate(self._draw_prompts(step, learner))))
         self._count_invalid(own)
-        records = self.exchange.records(learner, own, step, due(self.cell.training.measure_every, step))
+        records = self.exchange.records(learner, own, step, is_due(self.cell.training.measure_every, step))
         self.exchange.publish(learner, records, step)
-        return own, self._learn(learner, step, own, [], behind=self.cell.sharing.max_staleness)
+        return own, self._learn_from_step(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
-    def _keep(self, learnt: Sequence[Learnt]) -> None:
+    def _keep_rows(self, learnt: Sequence[LearntStep]) -> None:
         for one in learnt:
             self.journal.append([one.row, *one.details])
             for topic, line in self._watch.hear(one.row, one.details):
                 log.warning("%s", line, extra={"topic": f"{self.cell.group.name}/{topic}"})
         self.journal.append(self.exchange.ledger())
 
-    def _prompts(self, step: int, learner: Learner) -> list[Prompt]:
+    def _draw_prompts(self, step: int, learner: Learner) -> list[Prompt]:
         replaced = self._replaced.get((step, learner.name))
         drawn = replaced or self._drawn.get(step)  # read once: another policy's thread may drop it
         drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
-    def _earlier(self, step: int, learner: Learner) -> list[Prompt]:
+    def _earlier_prompts(self, step: int, learner: Learner) -> list[Prompt]:
         """The prompts of earlier steps on which stale answers may still arrive; of older ones the questions are forgotten."""
         for old in list(self._drawn):
             if old < step - 2 * self.exchange.memory:
                 self._drawn.pop(old, None)
-        current = {prompt.id for prompt in self._prompts(step, learner)}
+        current = {prompt.id for prompt in self._draw_prompts(step, learner)}
         earlier: dict[str, Prompt] = {}
         for recent in range(max(1, step - self.exchange.memory), step):
-            earlier |= {prompt.id: prompt for prompt in self._prompts(recent, learner) if prompt.id not in current}
+            earlier |= {prompt.id: prompt for prompt in self._draw_prompts(recent, learner) if prompt.id not in current}
         return list(earlier.values())
 
-    def _receiver(self) -> Receiver:
+    def _make_receiver(self) -> Receiver:
         return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
-            partial(verdicts, self.judge),
+            partial(verdicts_of_answers, self.judge),
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
@@ -425,18 +435,18 @@ class Run:
         """Whether scores under the weights that policies started from are exchanged."""
         return any(Need.START_SCORES in m.regime.needs for m in self.learners)
 
-    def _learn(
+    def _learn_from_step(
         self, learner: Learner, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]], behind: int
-    ) -> Learnt:
+    ) -> LearntStep:
         """Learn from one step: receive, ask again with hints, make terms, update, measure, and give the step's rows.
 
         own: the learner's groups; others: those of each other policy, for counts alone. behind: as `Exchange.collect`."""
-        prompts = self._prompts(step, learner)
-        earlier = self._earlier(step, learner)
+        prompts = self._draw_prompts(step, learner)
+        earlier = self._earlier_prompts(step, learner)
         training = self.cell.training
         regime = learner.regime
-        received = self._receiver().collect(learner, step, prompts, earlier, behind, own)
-        context = self._context(learner, step)
+        received = self._make_receiver().collect(learner, step, prompts, earlier, behind, own)
+        context = self._make_context(learner, step)
         with learner.clock.phase("exchange"):
             heard_of = {record.prompt_id for record, _ in received.admitted}
             version = learner.engine.version
@@ -446,17 +456,17 @@ class Run:
         self._count_invalid(again)
         with learner.clock.phase("exchange"):
             terms = regime.learn([*own, *late, *again], received.inbox, context)
-            terms = scheduled(terms, step, training.steps)
+            terms = with_step_weights(terms, step, training.steps)
             if received.leads:
                 terms = [read_behind_leads(term, received) for term in terms]
-        measure = due(training.measure_every, step)
+        measure = is_due(training.measure_every, step)
         wants_gradients = Need.GRADIENTS in regime.needs
         valid: list[tuple[Prompt, Answer]] = []
         for group in own:
             valid += [(group.prompt, answer) for answer in group.valid]
         if training.kl:
-            terms = [*terms, self._penalty(learner, valid)]
-        optimisation = self._optimisation(learner, measure or wants_gradients)
+            terms = [*terms, self._penalty_term(learner, valid)]
+        optimisation = self._settings_of_updates(learner, measure or wants_gradients)
         every_prompt = [*prompts, *earlier, *(group.prompt for group in again)]
         with learner.clock.phase("train"):
             report = learner.engine.update(every_prompt, terms, optimisation)
@@ -470,9 +480,9 @@ class Run:
         traces = step_rows.trace_rows(learner, step, own, received)
         terms_of_step = step_rows.term_rows(learner.name, step, report)
         by_task = step_rows.task_rows(learner.name, step, own, others)
-        return Learnt(row, [*traces, *terms_of_step, *by_task])
+        return LearntStep(row, [*traces, *terms_of_step, *by_task])
 
-    def _context(self, learner: Learner, step: int) -> Context:
+    def _make_context(self, learner: Learner, step: int) -> Context:
         """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
         cell = self.cell
         stream = cell.variant.sampling_stream
@@ -481,14 +491,14 @@ class Run:
             learner=learner.name,
             policies=tuple(one.name for one in self.learners),
             step=step,
-            rng=generator(cell.seed, stream, "learn", cell.group.name, learner.name, step),
+            rng=generator_of(cell.seed, stream, "learn", cell.group.name, learner.name, step),
             max_tokens=cell.training.max_new_tokens,
             updates=cell.training.updates,
             same=votes.get("", str.__eq__),
             same_by_task=votes,
         )
 
-    def _penalty(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
+    def _penalty_term(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
         """The term of `training.kl`: own answers that could be judged, with the base policy's log-probabilities."""
         asked = [prompt for prompt, _ in valid]
         with learner.clock.phase("score"):
@@ -499,7 +509,7 @@ class Run:
         ]
         return Term("kl", "own", KL, tuple(answers), weight=self.cell.training.kl)
 
-    def _optimisation(self, learner: Learner, measure: bool) -> Optimisation:
+    def _settings_of_updates(self, learner: Learner, measure: bool) -> Optimisation:
         """The settings of a step's updates. measure: own and peer gradients apart."""
         training = self.cell.training
         variant = self.cell.variant
@@ -521,41 +531,43 @@ class Run:
         tokens = [answer.tokens for _, answer in valid]
         old = [answer.logprobs for _, answer in valid]
         with learner.clock.phase("measure"):
-            to_updated = step_rows.k3(old, learner.engine.score(asked, tokens))
-            to_base = step_rows.k3(old, self.references[learner.name].score(asked, tokens))
+            to_updated = step_rows.k3_divergence(old, learner.engine.score(asked, tokens))
+            to_base = step_rows.k3_divergence(old, self.references[learner.name].score(asked, tokens))
         return to_updated, to_base
 
-    def _curve(self, step: int) -> None:
-        probes = self.engines.each(lambda m: self._probe(m, m.engine, f"curve at step {step}"), self.learners)
+    def _measure_curve(self, step: int) -> None:
+        probes = self.engines.each(lambda m: self._probe_policy(m, m.engine, f"curve at step {step}"), self.learners)
         for learner, probed in zip(self.learners, probes, strict=True):
             accuracy, answers = probed[""]
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
             self.journal.append([row, *step_rows.task_curve_rows(learner.name, step, probed)])
             if self.cell.keep == "best":
-                resume_point.offer(self.folder, step, learner, accuracy, self.best)
+                resume_point.offer_best_point(self.folder, step, learner, accuracy, self.best)
 
-    def _probe(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
+    def _probe_policy(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
         """One sample per prompt at temperature 1, with the same seeds everywhere: the share of right ones and the number of
         answers, under the empty name of all and, in mixed training, under each task's name of its own."""
         prompts = curve_prompts(self.cell, learner.policy)
         of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
         seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
-        with phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
+        with announce_phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
             samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
             flat = [s for group in samples for s in group]
             strings = stop_strings(self.cell, learner.policy)
             if strings:
                 flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
             judge = judge_of(curve_task(self.cell), self.verifier)
-            said = verdicts(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
+            said = verdicts_of_answers(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
         rewards: dict[str, list[float]] = {name: [] for name in ("", *(p.task for p in prompts))}
         for prompt, verdict in zip(prompts, said, strict=True):
             for name in {"", prompt.task} if verdict.valid else ():
                 rewards[name].append(verdict.reward)
         return {name: (float(np.mean(own)) if own else step_rows.NAN, len(own)) for name, own in rewards.items()}
 
-    def _strengths(self) -> dict[str, float]:
-        probes = self.engines.each(lambda m: self._probe(m, self.references[m.name], "who is strong"), self.learners)
+    def _measure_strengths(self) -> dict[str, float]:
+        probes = self.engines.each(
+            lambda m: self._probe_policy(m, self.references[m.name], "who is strong"), self.learners
+        )
         return {m.name: probed[""][0] for m, probed in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
@@ -572,14 +584,16 @@ class Run:
                 + f", the last ones by {', '.join(reasons)}" * bool(reasons)
             )
 
-    def _checkpoint(self, step: int) -> None:
+    def _save_checkpoint(self, step: int) -> None:
         """Rows first: later ones are made again."""
-        self._costs()
+        self._append_costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
             counted = self.best, self._answers, self._invalid
-            resume_point.save(self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted)
+            resume_point.save_resume_point(
+                self.folder, self.cell.key, step, self.learners, self.exchange.state(), *counted
+            )
 
-    def _costs(self) -> None:
+    def _append_costs(self) -> None:
         for learner in self.learners:
             self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

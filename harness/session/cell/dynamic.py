@@ -7,7 +7,7 @@ from typing import Literal
 
 from harness.experience.answers import Group, Prompt
 
-__all__ = ["has_equal_rewards", "places_to_replace", "unasked"]
+__all__ = ["has_equal_rewards", "places_to_replace", "prompts_not_asked"]
 
 
 def has_equal_rewards(group: Group) -> bool:
@@ -30,7 +30,7 @@ def places_to_replace(groups: Mapping[str, Sequence[Group]], decided_by: Literal
     return {name: sorted(places) for name, places in equal.items()}
 
 
-def unasked(offered: Iterable[Prompt], asked: Iterable[str]) -> list[Prompt]:
+def prompts_not_asked(offered: Iterable[Prompt], asked: Iterable[str]) -> list[Prompt]:
     """The offered prompts, in order, that the step has not asked. asked: ids, also of prompts that were replaced."""
     known = set(asked)
     return [prompt for prompt in offered if prompt.id not in known]

@@ -11,13 +11,20 @@ from typing import Any
 from harness.engines.catalogue import open_backend
 from harness.engines.protocol import PolicyEngine
 from harness.evaluation.backends import EngineBackend
-from harness.evaluation.metrics import EvaluationSample, votes
-from harness.evaluation.run import evaluate, metric_names
-from harness.phases import halt, phase
+from harness.evaluation.metrics import EvaluationSample, votes_of
+from harness.evaluation.run import evaluate_tasks, metric_names
+from harness.phases import announce_phase, stop_if_asked
 from harness.session.cell.learners import Clock, template_date
-from harness.session.cell.manifests import Base, frozen_dates, manifest_of, mark, with_dates, with_starts
+from harness.session.cell.manifests import (
+    BaseCheckpoint,
+    frozen_dates,
+    manifest_of,
+    mark_state,
+    with_dates,
+    with_starts,
+)
 from harness.session.cell.questions import with_length
-from harness.session.policy import base_folder, dated, raw_folder
+from harness.session.policy import base_folder, raw_folder, with_template_date
 from harness.store.journal import Journal
 from harness.store.manifest import Manifest
 from harness.store.rows import PUBLISHED, CostRow, SampleRow
@@ -27,7 +34,7 @@ from harness.verification.verifier import Verifier
 
 
 def evaluate_base(
-    base: Base,
+    base: BaseCheckpoint,
     folder: Path,
     verifier: Verifier,
     progress: Callable[[float, float, str], None],
@@ -39,12 +46,12 @@ def evaluate_base(
     seed = base.seed or 0
     clock = Clock()
     dates = frozen_dates(folder, [base.policy])
-    policy = dated(base.policy, dates[base.policy.name])
+    policy = with_template_date(base.policy, dates[base.policy.name])
     options = {**layout, **suite.engine_options}
-    with clock.phase("stage0"), phase(f"base weights of {policy.name}", 1.0) as weights:
+    with clock.phase("stage0"), announce_phase(f"base weights of {policy.name}", 1.0) as weights:
 
         def trained(share: float, words: str) -> None:
-            halt()
+            stop_if_asked()
             weights.count(share)
             progress(share, 1.0, words)
 
@@ -57,7 +64,7 @@ def evaluate_base(
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
         nonlocal date
         with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
-            with phase(f"opening {policy.name}{what}"):
+            with announce_phase(f"opening {policy.name}{what}"):
                 engine = engines.reference(policy, place)
             date = template_date(policy, engine.tokenizer)
             clock.meter = partial(engines.cpu_seconds, policy.name)
@@ -71,18 +78,20 @@ def evaluate_base(
         rows = [*measured(raw_folder(policy), PUBLISHED, " as published")[0], *rows]
     manifest = with_starts(manifest_of(base), {policy.name: checkpoint}, {policy.name: precision})
     manifest = with_dates(manifest, {policy.name: date})
-    store(folder, manifest, rows, cost_rows(attempt, policy.name, clock, rows), attempt)
+    store_evaluation(folder, manifest, rows, cost_rows(attempt, policy.name, clock, rows), attempt)
     return clock.cpu_seconds_total
 
 
-def store(folder: Path, manifest: Manifest, rows: Sequence[SampleRow], costs: Sequence[CostRow], attempt: int) -> None:
+def store_evaluation(
+    folder: Path, manifest: Manifest, rows: Sequence[SampleRow], costs: Sequence[CostRow], attempt: int
+) -> None:
     """A finished evaluation, in the place of an earlier one."""
     journal = Journal(folder)
     journal.rewind(-1)
     journal.append([*rows, *costs])
     journal.commit(0)
     journal.compact()
-    mark(folder, manifest, "done", attempts=attempt)
+    mark_state(folder, manifest, "done", attempts=attempt)
 
 
 def sample_rows(
@@ -90,8 +99,8 @@ def sample_rows(
 ) -> list[SampleRow]:
     """Greedy and avg@k samples of all tasks. step: 0 for a base."""
     tasks = [get_task(name) for name in evaluation.tasks]
-    with phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
-        evaluated = evaluate(
+    with announce_phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
+        evaluated = evaluate_tasks(
             EngineBackend(engine, seed),
             tasks,
             verifier=verifier,
@@ -122,7 +131,7 @@ def journal_rows(samples: Iterable[EvaluationSample], policy: str, step: int) ->
     rows = []
     for _, answers_of_question in groupby(samples, key=lambda sample: (sample.task, sample.mode, sample.document)):
         answers = list(answers_of_question)
-        for sample, vote in zip(answers, votes(answers), strict=True):
+        for sample, vote in zip(answers, votes_of(answers), strict=True):
             rows.append(_journal_row(sample, vote, policy, step))
     return rows
 
@@ -149,7 +158,7 @@ def _journal_row(sample: EvaluationSample, vote: int, policy: str, step: int) ->
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
-    """The clock's phases since it was last asked. rows: the answers of `evaluate`."""
+    """The clock's phases since it was last asked. rows: the answers of `evaluate_tasks`."""
     costs = []
     for name, spent in clock.take().items():
         answered = rows if name == "evaluate" else ()

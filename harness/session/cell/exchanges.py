@@ -23,7 +23,7 @@ from harness.store.manifest import read_manifests, read_suite, suite_files
 from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Replay
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tokenization.retokenise import noncanonical_shares
 
 _MEMORY_WITHOUT_LIMIT = 8
@@ -47,7 +47,7 @@ def _senders_of_bad_peers(cell: Cell, learners: Sequence[Learner], asks: bool) -
     for learner in learners:
         if learner.policy.condition is None:
             continue
-        seed = derive(cell.seed, "condition", cell.group.name, learner.name)
+        seed = derive_seed(cell.seed, "condition", cell.group.name, learner.name)
         for line in lines:
             senders[learner.name + line] = Sender(condition_of(learner.policy.condition), seed)
     return senders

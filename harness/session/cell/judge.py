@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from harness.experience.answers import Prompt
 from harness.suite.schema import AnyTask
 from harness.tasks.registry import get_task
-from harness.verification.catalogue import called, same_by, scorer_of
+from harness.verification.catalogue import same_by, scorer_called, scorer_of
 from harness.verification.scorer import Same, Scorer
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
@@ -39,13 +39,13 @@ class Judge:
 def judge_of(task: AnyTask, verifier: Verifier) -> Judge:
     """What judges the answers to a task's questions, in the verifier's processes. Raises PluginError."""
     if not isinstance(task, list):
-        return Judge(verifier.by(called(get_task(task).scorer)))
-    return Judge(verifier, {str(part): verifier.by(called(get_task(part.task).scorer)) for part in task})
+        return Judge(verifier.by(scorer_called(get_task(task).scorer)))
+    return Judge(verifier, {str(part): verifier.by(scorer_called(get_task(part.task).scorer)) for part in task})
 
 
 def scorer_for(task: AnyTask, prompt: Prompt) -> Scorer:
     """The scorer of the task that asks this question. Raises PluginError."""
-    return scorer_of(get_task(_asking(task, prompt)).scorer)
+    return scorer_of(get_task(_task_that_asks(task, prompt)).scorer)
 
 
 def same_of(task: AnyTask) -> Mapping[str, Same]:
@@ -55,7 +55,7 @@ def same_of(task: AnyTask) -> Mapping[str, Same]:
     return {str(part): same_by(get_task(part.task).scorer) for part in task}
 
 
-def _asking(task: AnyTask, prompt: Prompt) -> AnyTask:
+def _task_that_asks(task: AnyTask, prompt: Prompt) -> AnyTask:
     """The task itself, or the part of a mixture that asks the question."""
     if not isinstance(task, list):
         return task

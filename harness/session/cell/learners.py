@@ -27,7 +27,7 @@ from harness.suite.schema import Policy
 from harness.suite.seeds import derive_many
 from harness.tokenization.codec import TokenCodec
 from harness.verification.processes import asked_seconds
-from harness.verification.scorer import beginning
+from harness.verification.scorer import beginning_of
 from harness.verification.verdict import TRUNCATED, Verdict
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Clock:
         cpu = own() + asked_seconds()
         wall = time.perf_counter()
         try:
-            with phases.phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
+            with phases.announce_phase(f"{self.policy} {DOING.get(name, name)}".strip(), quiet=True):
                 yield
         finally:
             wall = time.perf_counter() - wall
@@ -146,7 +146,9 @@ def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
     return ""
 
 
-def verdicts(judge: Judge, prompts: Sequence[Prompt], texts: Sequence[str], finished: Sequence[bool]) -> list[Verdict]:
+def verdicts_of_answers(
+    judge: Judge, prompts: Sequence[Prompt], texts: Sequence[str], finished: Sequence[bool]
+) -> list[Verdict]:
     """A truncated answer is always wrong."""
     asked = [(prompt, text) for prompt, text, done in zip(prompts, texts, finished, strict=True) if done]
     said = iter(judge.verify(asked))
@@ -170,10 +172,13 @@ def second_round(
             scorer = scorer_for(cell.training.task, prompt)
 
             def right(texts: Sequence[str], of: Prompt = prompt) -> list[bool]:
-                return [v.value != "wrong" for v in verdicts(judge, [of] * len(texts), texts, [True] * len(texts))]
+                return [
+                    v.value != "wrong"
+                    for v in verdicts_of_answers(judge, [of] * len(texts), texts, [True] * len(texts))
+                ]
 
             text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
-            secrets = prompt.gold, beginning(answer.verdict.extracted)
+            secrets = prompt.gold, beginning_of(answer.verdict.extracted)
             whole = without_answer(text, secrets, scorer.perfect, right)
             read = learner.codec.try_encode([whole])[0]
             if isinstance(read, TokenizationError):  # nothing readable was left
@@ -207,7 +212,7 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
     with learner.clock.phase("verify"):
         asked = [prompt for prompt, row in zip(prompts, answers, strict=True) for _ in row]
         flat = [sample for row in answers for sample, _ in row]
-        said = iter(verdicts(judge, asked, [s.text for s in flat], [s.finished for s in flat]))
+        said = iter(verdicts_of_answers(judge, asked, [s.text for s in flat], [s.finished for s in flat]))
     groups = []
     for prompt, row in zip(prompts, answers, strict=True):
         own_answers = [_judged_answer(learner, sample, closed, next(said)) for sample, closed in row]

@@ -23,7 +23,7 @@ def log_of(folder: Path, earlier: int = 0) -> Path:
 
 
 @contextmanager
-def logged(folder: Path) -> Iterator[Path]:
+def log_output(folder: Path) -> Iterator[Path]:
     """A new log, to which stdout and stderr go meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in range(EARLIER_LOGS, 0, -1):
@@ -44,7 +44,7 @@ def logged(folder: Path) -> Iterator[Path]:
             os.close(old)
 
 
-def trim(log: Path) -> None:
+def trim_log(log: Path) -> None:
     """Cut the middle out; writers append."""
     with suppress(OSError):
         if log.stat().st_size <= LIMIT:
@@ -58,12 +58,12 @@ def trim(log: Path) -> None:
             file.truncate()
 
 
-def note(folder: Path, text: str) -> None:
+def append_note(folder: Path, text: str) -> None:
     with suppress(OSError), log_of(folder).open("a", encoding="utf-8") as file:
         file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} DRIVER  {text}\n")
 
 
-def tail(log: Path, lines: int) -> list[str]:
+def read_tail(log: Path, lines: int) -> list[str]:
     """At most 1 MiB; empty where there is no log."""
     try:
         with open_regular(log) as file:

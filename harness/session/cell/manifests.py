@@ -20,11 +20,11 @@ import msgspec
 import psutil
 
 import harness
-from harness.allocation.inventory import visible
+from harness.allocation.inventory import list_visible_gpus
 from harness.engines import catalogue
 from harness.engines.embedded import numerics
 from harness.errors import Fault, StoreError
-from harness.limits import cores
+from harness.limits import count_cores
 from harness.session.policy import loaded_commit, weights_digest
 from harness.store.manifest import (
     Manifest,
@@ -38,7 +38,7 @@ from harness.store.manifest import (
     read_suite,
     write_manifest,
 )
-from harness.suite.cells import Cell, Identity, digest, keyed, placeless
+from harness.suite.cells import Cell, Identity, digest_of, policy_as_keyed, without_place
 from harness.suite.schema import ModelGroup, Policy, Suite, Variant
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "lm-eval", "math-verify", "sympy", "datasets", "duckdb")
@@ -52,7 +52,7 @@ _NUMERIC = ("avx", "fma", "amx", "sse", "f16c", "asimd", "sve")
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class BaseCheckpoint:
     """A start checkpoint. seed: None where all seeds share it."""
 
     suite: Suite
@@ -64,10 +64,10 @@ class Base:
 
     def __post_init__(self) -> None:
         evaluation = self.suite.evaluation.model_dump(mode="json")
-        evaluation["tasks"] = [placeless(task) for task in evaluation["tasks"]]
-        hashed = digest(
+        evaluation["tasks"] = [without_place(task) for task in evaluation["tasks"]]
+        hashed = digest_of(
             self.group.name,
-            keyed(self.policy.model_dump(mode="json")),
+            policy_as_keyed(self.policy.model_dump(mode="json")),
             self.seed,
             evaluation,
             msgspec.to_builtins(self.identity),
@@ -79,9 +79,9 @@ class Base:
         return self.group.name == cell.group.name and self.seed in (None, cell.seed)
 
 
-def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[Base]:
+def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[BaseCheckpoint]:
     return [
-        Base(suite, group, policy, seed, identity(group, policy, seed))
+        BaseCheckpoint(suite, group, policy, seed, identity(group, policy, seed))
         for group in suite.groups
         for policy in group.policies
         for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
@@ -101,10 +101,10 @@ def variant_options(variant: Variant) -> dict[str, Any]:
     return {**variant.options, **{k: v for k, v in own.items() if v}}
 
 
-def manifest_of(work: Cell | Base) -> Manifest:
+def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
     policies = work.group.policies if isinstance(work, Cell) else [work.policy]
     entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
-    if isinstance(work, Base):
+    if isinstance(work, BaseCheckpoint):
         return Manifest(
             kind="base",
             suite=work.suite.name,
@@ -178,7 +178,7 @@ def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
 
 
 def suite_file(
-    suite: Suite, cells: Sequence[Cell], bases: Sequence[Base] = (), altered: Sequence[str] = ()
+    suite: Suite, cells: Sequence[Cell], bases: Sequence[BaseCheckpoint] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
     return SuiteFile(
         name=suite.name,
@@ -203,11 +203,11 @@ def _state_claims(suite: Suite) -> StatedClaims:
     """The digest of the suite's claims, stated now; nothing where it has none."""
     if not suite.claims:
         return StatedClaims()
-    said = digest([claim.model_dump(mode="json") for claim in suite.claims])
+    said = digest_of([claim.model_dump(mode="json") for claim in suite.claims])
     return StatedClaims(said, datetime.now(UTC).isoformat(timespec="seconds"))
 
 
-def mark(
+def mark_state(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
     """A new state; the first start, what was claimed before it, the training pool, what was measured at the start and, where the
@@ -227,13 +227,13 @@ def mark(
             manifest = with_starts_of(before, manifest)
         carried = carried or before.carried
         dates = {entry.name: entry.date for entry in before.policies}
-    commit, dirty = _commit()
+    commit, dirty = _current_commit()
     provenance = Provenance(
-        code_version=f"{harness.__version__}+{digest(dict(manifest.identity.versions))[:12]}",
+        code_version=f"{harness.__version__}+{digest_of(dict(manifest.identity.versions))[:12]}",
         commit=commit,
         dirty=dirty,
-        packages=packages(),
-        machine=_machine() | _threads(),
+        packages=package_versions(),
+        machine=_describe_machine() | _thread_settings(),
         environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
         python=platform.python_version(),
         started=started,
@@ -262,7 +262,7 @@ def _claims_of(folder: Path) -> StatedClaims:
     return StatedClaims()
 
 
-def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
+def mark_interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
     """Mark a job without a process as interrupted. states: that are changed."""
     with suppress(StoreError):
         manifest = read_manifest(folder)
@@ -271,7 +271,7 @@ def interrupted(folder: Path, states: Container[State] = ("running",)) -> None:
 
 
 @functools.cache
-def _commit() -> tuple[str, bool]:
+def _current_commit() -> tuple[str, bool]:
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:
@@ -288,33 +288,33 @@ def _commit() -> tuple[str, bool]:
 
 
 @functools.cache
-def packages() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     versions = {}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-    return {**versions, **catalogue.packages()}
+    return {**versions, **catalogue.packages_of_engines()}
 
 
 @functools.cache
-def _machine() -> dict[str, str]:
+def _describe_machine() -> dict[str, str]:
     return {
         "system": f"{platform.system()} {platform.release()}",
-        "processor": processor(),
-        "cores": str(cores()),
+        "processor": describe_processor(),
+        "cores": str(count_cores()),
         "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
-        **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in visible()})) else {}),
+        **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in list_visible_gpus()})) else {}),
     }
 
 
-def _threads() -> dict[str, str]:
+def _thread_settings() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch and (count := torch.get_num_threads()) > 1:
         return {"threads": str(count)}
     return {}
 
 
-def processor() -> str:
+def describe_processor() -> str:
     """Model, and a digest of numerical instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()

@@ -16,11 +16,11 @@ from harness.engines.catalogue import backend_of
 from harness.errors import EngineError
 from harness.experience.answers import Prompt
 from harness.learning import registry
-from harness.store.manifest import Pool
+from harness.store.manifest import StatedPool
 from harness.suite.cells import Cell
 from harness.suite.schema import AnyTask, Evaluation, FileTask, Policy, TaskShare, Training
-from harness.suite.seeds import derive
-from harness.tasks.data import SOURCES, load
+from harness.suite.seeds import derive_seed
+from harness.tasks.data import SOURCES, load_set
 from harness.tasks.mixed import carry_task
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.source import fair_part, part_of
@@ -35,7 +35,7 @@ def training_prompts(cell: Cell, step: int, draw: int = 0) -> list[Prompt]:
     """Draw the step's prompts; a later `draw` offers others for dynamic sampling."""
     training = cell.training
     later = (draw,) if draw else ()  # the first has the seed that it had before there were others
-    seed = derive(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step, *later)
+    seed = derive_seed(cell.seed, cell.variant.sampling_stream, "prompts", cell.group.name, step, *later)
     source = training_source(training.task)
     return source.draw(seed, training.prompts, min_level=training.min_level, part=training.part)
 
@@ -47,14 +47,14 @@ def as_asked(prompts: Sequence[Prompt], task: AnyTask, policy: Policy) -> list[P
     return [replace(p, text=known.render(p, policy.style)) for p in prompts]
 
 
-def pool_entry(training: Training) -> Pool | None:
+def pool_entry(training: Training) -> StatedPool | None:
     """For the manifest; None where code makes the prompts. Raises DataError."""
     source = training_source(training.task)
     if source.generated:
         return None
     pool = part_of(source.pool(training.min_level), training.part)
     dropped = Counter(overlap.evaluation_set for overlap in pool.overlaps)
-    return Pool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
+    return StatedPool(pool.name, len(pool.prompts), pool.digest(), dict(dropped), len(pool.ambiguous), pool.below_level)
 
 
 def curve_task(cell: Cell) -> AnyTask:
@@ -129,7 +129,7 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
     return replace(sample, tokens=tokens, logprobs=sample.logprobs[:kept], text=text, finished=True), True
 
 
-def measured(
+def measure_lengths(
     policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
 ) -> Lengths:
     """Tokens of the longest prompt and answer. folder: may lack weights. Raises EngineError, DataError."""
@@ -138,7 +138,7 @@ def measured(
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
     prompt = longest = 0
     if cell is not None:
-        prompt = count_longest(vocabulary, as_asked(_trained(cell, fetch), cell.training.task, policy))
+        prompt = count_longest(vocabulary, as_asked(_training_prompts(cell, fetch), cell.training.task, policy))
         prompt += _hint_tokens(cell, vocabulary)
         longest = prompt + cell.training.max_new_tokens
     for i, task in enumerate(map(get_task, evaluation.tasks)):
@@ -165,7 +165,7 @@ def longest_prompts(
         pool = cell.training.model_dump_json(include={"task", "min_level", "part", "prompts", "steps"})
         pool += str(cell.variant.dynamic_sampling)
         if pool not in pools:
-            trained = as_asked(_trained(cell, fetch=False), cell.training.task, policy)
+            trained = as_asked(_training_prompts(cell, fetch=False), cell.training.task, policy)
             pools[pool] = count_longest(vocabulary, trained)
         yield False, pools[pool] + _hint_tokens(cell, vocabulary), cell.training.max_new_tokens
     for task in map(get_task, evaluation.tasks):
@@ -185,7 +185,9 @@ def _hint_tokens(cell: Cell, vocabulary: Vocabulary) -> int:
     return words + min(regime.hint_tokens, 2 * cell.training.max_new_tokens)
 
 
-def checked(engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths) -> dict[str, Any]:
+def with_checked_length(
+    engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths
+) -> dict[str, Any]:
     """Options with the needed `max_length`. Raises EngineError where less was stated, or the model holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
@@ -207,14 +209,14 @@ def with_length(
 ) -> dict[str, Any]:
     if "max_length" not in backend_of(engine).Options.__struct_fields__:
         return dict(options)
-    return checked(engine, options, policy, folder, measured(policy, folder, evaluation, cell))
+    return with_checked_length(engine, options, policy, folder, measure_lengths(policy, folder, evaluation, cell))
 
 
-def _trained(cell: Cell, fetch: bool) -> Sequence[Prompt]:
+def _training_prompts(cell: Cell, fetch: bool) -> Sequence[Prompt]:
     source = training_source(cell.training.task)
     for task in cell.training.tasks if not fetch else ():
         if str(task) in SOURCES:
-            load(SOURCES[str(task)], fetch=False)
+            load_set(SOURCES[str(task)], fetch=False)
     if source.generated:
         dynamic = cell.variant.dynamic_sampling
         draws = range(1 + (dynamic.rounds if dynamic else 0))

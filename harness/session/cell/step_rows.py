@@ -43,9 +43,9 @@ def step_row(
     hinted = _count_answers(again)
     replaced = _count_answers(dropped)
     rewards = np.concatenate([group.rewards for group in own]) if own else np.empty(0)
-    failed = _failed(own)
+    failed = _all_wrong_prompts(own)
     of_peers = [term for term in report.terms if term.source == "peer"]
-    mean, second = _moments(of_peers)
+    mean, second = _ratio_moments(of_peers)
     sent = len(received.admitted) + received.refused_count
     refused = sum(not entry.accepted for _, entry in received.admitted) + received.refused_count
     peer_messages = [record for record, _ in received.admitted if isinstance(record, AnswerRecord | Scores)]
@@ -78,13 +78,13 @@ def step_row(
         sampler_drift_outside=report.drift.outside,
         weight_second_moment=second,
         effective_sample_size=mean**2 / second if second > 0 else NAN,
-        clipped_share=_clipped(of_peers),
+        clipped_share=_clipped_share(of_peers),
         refused_share=refused / sent if sent else NAN,
         peer_received=len(peer_messages),
         peer_used=used,
         prompts=sum(bool(group.answers) for group in own),  # with `sampling: split` others answer the rest
         prompts_all_wrong=len(failed),
-        prompts_rescued=rescued(own, others),
+        prompts_rescued=count_rescued(own, others),
         hinted_prompts=len(again),
         hinted_answers=hinted.answers,
         hinted_right=hinted.right,
@@ -142,7 +142,7 @@ def task_rows(policy: str, step: int, own: Sequence[Group], others: Sequence[Seq
             TaskRow(
                 policy=policy, step=step, task=task, prompts=sum(bool(g.answers) for g in groups), answers=counted.answers,
                 right=counted.right, wrong=counted.wrong, invalid=counted.invalid, truncated=counted.truncated,
-                prompts_all_wrong=len(_failed(groups)), prompts_rescued=rescued(groups, others),
+                prompts_all_wrong=len(_all_wrong_prompts(groups)), prompts_rescued=count_rescued(groups, others),
             )
         )  # fmt: skip
     return rows
@@ -157,15 +157,15 @@ def task_curve_rows(policy: str, step: int, probed: Mapping[str, tuple[float, in
     ]
 
 
-def rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
+def count_rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> int:
     """Count the prompts that only peers solved at this step."""
     solved_by_peers: set[str] = set()
     for groups in others:
         solved_by_peers.update(group.prompt.id for group in groups if _is_solved(group))
-    return len(_failed(own) & solved_by_peers)
+    return len(_all_wrong_prompts(own) & solved_by_peers)
 
 
-def _failed(own: Sequence[Group]) -> set[str]:
+def _all_wrong_prompts(own: Sequence[Group]) -> set[str]:
     """The ids of all-wrong prompts: at least one answer could be judged, and none is right."""
     return {group.prompt.id for group in own if group.valid and not _is_solved(group)}
 
@@ -221,7 +221,7 @@ def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
     ]  # fmt: skip
 
 
-def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
+def k3_divergence(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
     """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats per token."""
     if not old:
         return NAN
@@ -229,7 +229,7 @@ def k3(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
     return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
 
 
-def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
+def _ratio_moments(terms: Sequence[TermReport]) -> tuple[float, float]:
     """Mean and second moment of the ratios of all terms together; NaN where no term has a ratio."""
     known = [term for term in terms if term.ratios]
     count = sum(term.ratios for term in known) or NAN
@@ -238,7 +238,7 @@ def _moments(terms: Sequence[TermReport]) -> tuple[float, float]:
     return mean, second
 
 
-def _clipped(terms: Sequence[TermReport]) -> float:
+def _clipped_share(terms: Sequence[TermReport]) -> float:
     """Share of clipped tokens among those that would move the policy without clipping."""
     clipped = sum(term.clipped_tokens for term in terms)
     pushed = sum(term.clipped_tokens + term.active_tokens for term in terms)
@@ -276,10 +276,14 @@ def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Rece
             answers += peers
     known = [(answer, received.entries[answer.id]) for answer in answers if answer.prompt_id in groups]
     chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
-    return [_row(learner, step, groups[answer.prompt_id], answer, entry.used, received) for answer, entry in chosen]
+    return [
+        _trace_row(learner, step, groups[answer.prompt_id], answer, entry.used, received) for answer, entry in chosen
+    ]
 
 
-def _row(learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received) -> TraceRow:
+def _trace_row(
+    learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received
+) -> TraceRow:
     record = received.originals[answer.id]
     content = answer.content
     source = record if isinstance(record, Rollout) else None

@@ -36,15 +36,15 @@ from harness.errors import (
     TrainingError,
     VerificationError,
 )
-from harness.files import TEMPORARY, guarded, is_full, remove
+from harness.files import TEMPORARY, guard_changes, is_full, remove_path
 from harness.learning import registry
-from harness.limits import UNUSED, loading
-from harness.session.cell.log import log_of, logged, trim
-from harness.session.cell.manifests import Base, label_of, manifest_of, mark
+from harness.limits import UNUSED, without_collection
+from harness.session.cell.log import log_of, log_output, trim_log
+from harness.session.cell.manifests import BaseCheckpoint, label_of, manifest_of, mark_state
 from harness.session.suite.lock import hold_for_change
 from harness.store.cell_state import read_state
 from harness.store.journal import read_journal
-from harness.store.manifest import Manifest, remedy
+from harness.store.manifest import Manifest, remedy_for
 from harness.suite.cells import Cell, fields_of_model, model_of_fields
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True):
     id: str
     folder: str
     cell: Cell | None = None
-    base: Base | None = None
+    base: BaseCheckpoint | None = None
     layout: Mapping[str, Mapping[str, Any]] = {}
     claim: str = ""
 
@@ -118,7 +118,9 @@ to_worker = msgspec.json.Decoder(Job, dec_hook=model_of_fields)
 from_worker = msgspec.json.Decoder(FromWorker)
 
 
-def job_of(work: Cell | Base, folder: Path, layout: Mapping[str, Mapping[str, Any]] = {}, claim: str = "") -> Job:
+def job_of(
+    work: Cell | BaseCheckpoint, folder: Path, layout: Mapping[str, Mapping[str, Any]] = {}, claim: str = ""
+) -> Job:
     cell, base = (work, None) if isinstance(work, Cell) else (None, work)
     return Job(label_of(manifest_of(work)), str(folder), cell, base, layout, claim)
 
@@ -128,11 +130,15 @@ def run_job(
 ) -> float:
     """Returns CPU-seconds. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
-    with guarded(folder, partial(hold_for_change, Path(job.claim), folder)) if job.claim else contextlib.nullcontext():
+    with (
+        guard_changes(folder, partial(hold_for_change, Path(job.claim), folder))
+        if job.claim
+        else contextlib.nullcontext()
+    ):
         attempt = _count_attempts(folder) + 1
         for leftover in folder.glob(f"*{TEMPORARY}"):
-            remove(leftover)
-        mark(folder, job.manifest(), "running", attempts=attempt)
+            remove_path(leftover)
+        mark_state(folder, job.manifest(), "running", attempts=attempt)
         process = f"process {os.getpid()} on {socket.gethostname()}"
         log.info("start %d of %s (%s), %s", attempt, job.id, folder.name, process)
         try:
@@ -154,7 +160,7 @@ def run_job(
         except (Exception, SystemExit) as error:
             log.exception("failed")
             with contextlib.suppress(StoreError, FencedError):
-                mark(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
+                mark_state(folder, job.manifest(), "failed", failure_reason(error, job), attempt, fault_of(error))
             raise
 
 
@@ -171,7 +177,7 @@ def failure_reason(error: BaseException, job: Job) -> str:
     """Of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         if isinstance(error, CheckpointError):
-            return f"{error}; {remedy(Path(job.folder))}"
+            return f"{error}; {remedy_for(Path(job.folder))}"
         return str(error)
     package = ""
     if job.cell is not None:
@@ -231,12 +237,12 @@ class Worker(logging.Handler):
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
-        with contextlib.suppress(Exception), loading(*UNUSED):  # the job says it
+        with contextlib.suppress(Exception), without_collection(*UNUSED):  # the job says it
             import harness.session.cell.cell  # noqa: F401  for those who import it later
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
             self._job = job
             try:
-                with logged(Path(job.folder)):
+                with log_output(Path(job.folder)):
                     try:
                         spent = run_job(job, verifier, partial(self._send_progress, job.id), self._stopped.is_set)
                         finished = Finished(job.id, "done", cpu_seconds=spent)
@@ -246,16 +252,16 @@ class Worker(logging.Handler):
             except OSError as error:  # of the log itself
                 finished = _end_of(error, job)
             self._job = None
-            self._send(finished)
+            self._send_event(finished)
         verifier.close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._send(LogLine(record.getMessage(), getattr(record, "topic", "")))
+        self._send_event(LogLine(record.getMessage(), getattr(record, "topic", "")))
 
     def _send_progress(self, job: str, done: float, total: float, words: str) -> None:
-        self._send(Progress(job, done, total, words))
+        self._send_event(Progress(job, done, total, words))
 
-    def _send(self, message: FromWorker) -> None:
+    def _send_event(self, message: FromWorker) -> None:
         try:
             with self._writing:
                 self._sink.write(encoder.encode(message) + b"\n")
@@ -270,10 +276,10 @@ class Worker(logging.Handler):
         while True:
             time.sleep(interval)
             if heartbeat.is_due(time.monotonic(), time.clock_gettime(cpu_clock(main)), phases.progress_count()):
-                self._send(Alive(phases.describe_phases()))
+                self._send_event(Alive(phases.describe_phases()))
             job = self._job
             if job is not None:
-                trim(log_of(Path(job.folder)))
+                trim_log(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:
         for line in self._source:

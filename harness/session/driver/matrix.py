@@ -20,15 +20,16 @@ from typing import IO
 
 import msgspec
 
-from harness.allocation.inventory import VISIBLE, Inventory, visible
-from harness.allocation.planner import Plan, Request, Scheduler
+from harness.allocation.inventory import VISIBLE, Inventory, list_visible_gpus
+from harness.allocation.planner import Plan
+from harness.allocation.scheduler import JobRequest, Scheduler
 from harness.engines.catalogue import backend_of
 from harness.engines.embedded import numerics
 from harness.errors import DiskFullError, Fault, HarnessError, StoreError
-from harness.files import TEMPORARY, remove
+from harness.files import TEMPORARY, remove_path
 from harness.limits import LARGE_BLOCKS, ONE_THREAD
-from harness.session.cell.log import log_of, note, tail
-from harness.session.cell.manifests import Base, interrupted, mark
+from harness.session.cell.log import append_note, log_of, read_tail
+from harness.session.cell.manifests import BaseCheckpoint, mark_interrupted, mark_state
 from harness.session.driver.jobs import (
     Alive,
     Finished,
@@ -41,7 +42,7 @@ from harness.session.driver.jobs import (
     job_of,
 )
 from harness.session.driver.progress import Reporter
-from harness.session.suite.lock import Claim, claim_cells, keys_held
+from harness.session.suite.lock import CellsClaim, claim_cells, keys_held
 from harness.session.suite.planning import in_run_order, place_of
 from harness.session.suite.prepared import Prepared
 from harness.store.cell_state import read_state
@@ -95,13 +96,13 @@ def run_matrix(
         theirs = keys_held(prepared.folder, claim) - keys
         for manifest in prepared.folder.glob("*/manifest.json"):
             if manifest.parent.name not in theirs:
-                interrupted(manifest.parent)  # left by a driver that was killed
+                mark_interrupted(manifest.parent)  # left by a driver that was killed
         for leftover in [] if theirs else prepared.folder.glob(f"*{TEMPORARY}"):
-            remove(leftover)
+            remove_path(leftover)
         prepared = prepared.with_states_under_claim()
         prepared.write_suite_file()
         with backend_of(prepared.suite.engine).cluster(address) as cluster:
-            environment = {**cluster, **numerics.environment(prepared.suite.engine_options)}
+            environment = {**cluster, **numerics.environment_of(prepared.suite.engine_options)}
             return Driver(prepared, plan, reporter, refresh, environment, silence, verbose, claim).run()
 
 
@@ -172,7 +173,7 @@ class WorkerProcess:
             return self.kill_reason
         code = self.process.returncode
         if self.job is not None and self.begun:
-            lines = tail(log_of(Path(self.job.folder)), 20)
+            lines = read_tail(log_of(Path(self.job.folder)), 20)
         else:
             self.stderr.seek(0)
             lines = self.stderr.read().decode(errors="replace").splitlines()[-20:]
@@ -209,7 +210,7 @@ class Driver:
         environment: Mapping[str, str],
         silence: float = SILENCE_SECONDS,
         verbose: bool = False,
-        claim: Claim | None = None,
+        claim: CellsClaim | None = None,
     ) -> None:
         self.prepared = prepared
         self.reporter = reporter
@@ -233,10 +234,10 @@ class Driver:
         self.scheduler = Scheduler(Inventory(plan.resources.nodes))
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
-        self.requests: dict[str, Request] = {}
-        turns = self._turns(in_run_order(cells))
+        self.requests: dict[str, JobRequest] = {}
+        turns = self._order_of_starts(in_run_order(cells))
         own_claim = "" if claim is None else str(claim.file)
-        todo: list[Base | Cell] = [*bases, *cells]
+        todo: list[BaseCheckpoint | Cell] = [*bases, *cells]
         for work in todo:
             request = place_of(plan, work, turns.get(work.key, len(turns)))
             self.requests[work.key] = request
@@ -244,9 +245,9 @@ class Driver:
         self.granted: deque[str] = deque()
         # Failures to be tried once more, then None
         self.again: dict[str, Job | None] = {}
-        self.gpus = [card.name for card in visible()] if plan.resources.gpus else []
+        self.gpus = [card.name for card in list_visible_gpus()] if plan.resources.gpus else []
 
-    def _turns(self, cells: Sequence[Cell]) -> dict[str, int]:
+    def _order_of_starts(self, cells: Sequence[Cell]) -> dict[str, int]:
         """When each job is to start, by key: a base in the turn of the first cell that waits for it."""
         turns: dict[str, int] = {}
         for turn, cell in enumerate(cells):
@@ -407,12 +408,12 @@ class Driver:
         state, known, attempts = read_state(folder)
         if (state, known) != ("failed", reason):  # else the worker has said it
             try:
-                mark(folder, job.manifest(), "failed", reason, attempts, fault)
+                mark_state(folder, job.manifest(), "failed", reason, attempts, fault)
             except DiskFullError as error:
                 self.summary.disk = str(error)
             except StoreError as error:  # the other cells go on
                 self.reporter.message(str(error))
-            note(folder, f"failed: {reason}")
+            append_note(folder, f"failed: {reason}")
         for key, waiting in self.waits.items():
             if folder.name in waiting and key in self.requests:
                 del self.requests[key]
@@ -441,7 +442,7 @@ class Driver:
         finally:
             self._close_workers()
             for folder in stopped:
-                interrupted(folder, {"running", "failed"})  # failures now come from the stop
+                mark_interrupted(folder, {"running", "failed"})  # failures now come from the stop
 
     def _close_workers(self) -> None:
         """End all workers; those that do not end in time are killed."""

@@ -72,7 +72,7 @@ class Reporter:
     def progress(self, label: str, done: float, total: float, words: str) -> None:
         """The first report of a start says where it begins."""
         share = done / total if total else 1.0
-        self._at[label] = at = share * self._whole(label)
+        self._at[label] = at = share * self._whole_steps(label)
         if not label.startswith("base "):
             self._made += at - self._heard.get(label, at)
             self._heard[label] = at
@@ -88,7 +88,7 @@ class Reporter:
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
         """After another outcome than done or failed a later start goes on."""
         if outcome in {"done", "failed"}:
-            self._at[label] = self._whole(label)
+            self._at[label] = self._whole_steps(label)
             self._cells_done += outcome == "done" and not label.startswith("base ")
         if label in self._tasks:
             self._bars.remove_task(self._tasks.pop(label))
@@ -125,7 +125,7 @@ class Reporter:
     def stop(self) -> None:
         self._bars.stop()
 
-    def _whole(self, label: str) -> float:
+    def _whole_steps(self, label: str) -> float:
         return self._steps * (BASE_CELLS if label.startswith("base ") else 1.0)
 
 

@@ -53,7 +53,7 @@ class Calibration(msgspec.Struct, frozen=True):
     chat: list[str]
 
 
-def calibrate(
+def calibrate_models(
     models: Sequence[str],
     task: str,
     levels: Sequence[str] = (),
@@ -102,7 +102,7 @@ def _questions_and_shots(
     asked = {name: questions_of(task, name, prompts) for name in _chosen_levels(task, levels)}
     if few_shot and not ladder.is_ladder(task):
         raise UsageError("--few-shot: works only with the ladder")
-    shots = {name: ladder.worked(name, few_shot) if few_shot else "" for name in asked}
+    shots = {name: ladder.worked_examples(name, few_shot) if few_shot else "" for name in asked}
     asked = {name: [prompt for prompt in own if prompt.text not in shots[name]] for name, own in asked.items()}
     for name, own in asked.items():
         if not own:

@@ -13,10 +13,10 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Sample, Sampling
 from harness.errors import DataError, UsageError
 from harness.experience.answers import Prompt
-from harness.phases import phase
+from harness.phases import announce_phase
 from harness.session.cell.judge import Judge
-from harness.session.cell.learners import verdicts
-from harness.suite.seeds import derive, derive_many
+from harness.session.cell.learners import verdicts_of_answers
+from harness.suite.seeds import derive_many, derive_seed
 from harness.tasks import ladder, micro
 from harness.tasks.registry import training_source
 
@@ -53,8 +53,8 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     """Return `count` training questions of a level of micro or the ladder, or of a task that is a level itself, the same ones every
     time; fewer where the level is small. Raises UsageError for none, DataError where a library is missing."""
-    seed = derive(SEED, level)
-    draw = _drawing(task, level)
+    seed = derive_seed(SEED, level)
+    draw = _draw_of_level(task, level)
     prompts = list[Prompt]()
     few = 0
     asked = count
@@ -71,7 +71,7 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
     raise UsageError(f"--prompts {count}: at least 1")
 
 
-def _drawing(task: str, level: str) -> Callable[[int, int], list[Prompt]]:
+def _draw_of_level(task: str, level: str) -> Callable[[int, int], list[Prompt]]:
     """What draws so many training questions of a level by a seed."""
     if task == "micro" or ladder.is_ladder(task):
         source = micro if task == "micro" else ladder
@@ -88,7 +88,7 @@ def sample_answers(
     the random numbers, which depend on it, the prompt and the answer's number alone. Prompts of like length are
     sampled together: beside one of 1,500 tokens a prompt of 50 would cost as much at every token of its answer."""
     drawn: dict[int, list[Sample]] = {}
-    with phase(f"{engine.name}: {name}", len(prompts)) as sampling:
+    with announce_phase(f"{engine.name}: {name}", len(prompts)) as sampling:
         for places in _of_like_length([len(prompt.text) for prompt in prompts], max(1, ANSWERS_AT_ONCE // answers)):
             part = [prompts[place] for place in places]
             seeds = np.stack([derive_many(answers, stream, prompt.id) for prompt in part])
@@ -118,7 +118,7 @@ def measure_level(
     asked = [prompt for prompt, _ in flat]
     texts = [sample.text for _, sample in flat]
     finished = [sample.finished for _, sample in flat]
-    said = verdicts(judge, asked, texts, finished)
+    said = verdicts_of_answers(judge, asked, texts, finished)
     solved = np.array([float(verdict.value == "right") if verdict.valid else np.nan for verdict in said])
     solved = solved.reshape(len(drawn), -1)
     judged = solved[~np.isnan(solved).all(axis=1)]

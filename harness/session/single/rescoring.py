@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import PluginError, StoreError, UsageError
-from harness.evaluation.metrics import Change, EvaluationSample, rescore
+from harness.evaluation.metrics import Change, EvaluationSample, rescore_samples
 from harness.store.journal import read_journal
-from harness.store.manifest import read_manifests, read_suite, remedy, suite_files
+from harness.store.manifest import read_manifests, read_suite, remedy_for, suite_files
 from harness.suite.schema import FileTask
 from harness.tasks.registry import get_task, is_known
-from harness.verification.catalogue import called
+from harness.verification.catalogue import scorer_called
 from harness.verification.verdict import Verdict
 from harness.verification.verifier import Verifier
 
@@ -51,7 +51,7 @@ class RescoreReport:
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
     """By each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
     if scorer is not None:
-        called(scorer)
+        scorer_called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
     folders = sorted(file.parent for file in manifests)
     if not folders:
@@ -63,7 +63,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
     with Verifier() as verifier:
         for folder in folders:
             contents = read_journal(folder)
-            problems += [f"{problem}; {remedy(folder)}" for problem in contents.problems]
+            problems += [f"{problem}; {remedy_for(folder)}" for problem in contents.problems]
             table = contents.tables.get("samples")
             samples = [stored_sample(row) for row in table.to_pylist()] if table is not None else []
             count += len(samples)
@@ -71,16 +71,16 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
                 if scorer is None and task.startswith("lm_eval:"):
                     continue  # by lm-eval's own rules, on its own documents
                 try:
-                    judge = verifier.by(called(scorer or _scorer(folder, task)))
+                    judge = verifier.by(scorer_called(scorer or _scorer_of_task(folder, task)))
                 except (PluginError, AttributeError, TypeError, ValueError) as error:  # of settings made elsewhere
                     problems.append(f"{folder}: {task}: {' '.join(str(error).split())[:200]}")
                     continue
-                changed = rescore(list(asked), judge)
+                changed = rescore_samples(list(asked), judge)
                 changes += [CellChange(folder.parent.name, folder.name, change) for change in changed]
     return RescoreReport(count, len(folders), tuple(changes), tuple(problems))
 
 
-def _scorer(folder: Path, name: str) -> str:
+def _scorer_of_task(folder: Path, name: str) -> str:
     configs = [manifest.config for _, manifest in read_manifests([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):

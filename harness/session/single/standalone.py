@@ -14,19 +14,19 @@ from harness.engines.vocabulary import check_small_files, has_template
 from harness.errors import EngineError, UsageError
 from harness.evaluation.backends import open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
-from harness.evaluation.run import evaluate, metric_names
-from harness.phases import log, phase
-from harness.session.cell.evaluate import cost_rows, journal_rows, store
+from harness.evaluation.run import evaluate_tasks, metric_names
+from harness.phases import announce_phase, log
+from harness.session.cell.evaluate import cost_rows, journal_rows, store_evaluation
 from harness.session.cell.learners import Clock
 from harness.session.policy import content_digest
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
 from harness.store.symptoms import Sums, describe_figures, is_empty, is_unboxed
-from harness.suite.cells import Identity, digest
-from harness.tasks.registry import get_task, named, results_versions
+from harness.suite.cells import Identity, digest_of
+from harness.tasks.registry import get_task, results_versions, task_of_text
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
-from harness.versions import BASE, versions
+from harness.versions import BASE, versions_of
 
 
 class Standalone(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ def evaluate_checkpoint(
     what the model's positions hold. chat: None uses a chat template where there is one. remark: called with each remark. Raises
     UsageError, PluginError, DataError, RoomError, EngineError, VerificationError.
     """
-    chosen = [get_task(named(name)) for name in tasks]
+    chosen = [get_task(task_of_text(name)) for name in tasks]
     for task in chosen:
         task.documents(data_dir)  # fails before a model is opened
     templated = has_template(checkpoint)
@@ -73,7 +73,7 @@ def evaluate_checkpoint(
     styled = [replace(task, styles=(style,)) if style in task.styles else task for task in chosen]
     try:
         check_small_files(checkpoint)
-        with phase(f"opening {checkpoint.name}"):
+        with announce_phase(f"opening {checkpoint.name}"):
             model = open_backend(backend, checkpoint, seed=seed, chat=chat)
     except EngineError as error:
         raise UsageError(str(error)) from error
@@ -85,7 +85,7 @@ def evaluate_checkpoint(
 
     clock = Clock()
     with Verifier() as verifier, clock.phase("evaluate"):
-        evaluated = evaluate(
+        evaluated = evaluate_tasks(
             model,
             styled,
             verifier=verifier,
@@ -100,13 +100,13 @@ def evaluate_checkpoint(
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
     if (temperature, top_p) != (1.0, 1.0):  # older evaluations keep their keys
         settings |= {"temperature": temperature, "top_p": top_p}
-    manifest = _manifest(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
+    manifest = _manifest_of_evaluation(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
     folder = results / EVALUATIONS / manifest.key
     name = manifest.policies[0].name
     rows = journal_rows(evaluated.samples, name, 0)
-    store(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
-    ingest(results)
-    told = describe_figures(_sums(name, evaluated.samples), ends=backend == "embedded")
+    store_evaluation(folder, manifest, rows, cost_rows(1, name, clock, rows), attempt=1)
+    ingest_journals(results)
+    told = describe_figures(_sum_answers(name, evaluated.samples), ends=backend == "embedded")
     return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
 
 
@@ -120,7 +120,7 @@ def _style_of(tasks: Sequence[Task], chat: bool, few_shot: bool) -> Style | None
     return "zero-shot" if chat else None
 
 
-def _manifest(
+def _manifest_of_evaluation(
     checkpoint: Path,
     tasks: Sequence[str],
     chosen: Sequence[Task],
@@ -136,16 +136,16 @@ def _manifest(
     name = Path(os.path.abspath(checkpoint)).name  # of `.`, too
     judged: dict[str, str] = {}
     for task in tasks:
-        judged |= results_versions(named(task))
+        judged |= results_versions(task_of_text(task))
     computed = [*BASE, "engines/embedded"] if backend == "embedded" else BASE
     identity = Identity(
         models={name: f"content {content_digest(checkpoint)}"},
         evaluation={task.name: task.checksum or "" for task in chosen},
-        versions={**versions(computed), **judged},
+        versions={**versions_of(computed), **judged},
     )
     place = str(checkpoint.resolve())
     how = "hf 2" if backend == "hf" else backend  # raised where what that back end answers changes
-    hashed = digest(place, sorted(tasks), limit, k, seed, how, dict(settings), msgspec.to_builtins(identity))
+    hashed = digest_of(place, sorted(tasks), limit, k, seed, how, dict(settings), msgspec.to_builtins(identity))
     config = {"tasks": list(tasks), "limit": limit, "k": k, "backend": backend, **settings}
     if remarks:
         config["remarks"] = list(remarks)
@@ -162,7 +162,7 @@ def _manifest(
     )
 
 
-def _sums(name: str, samples: Sequence[EvaluationSample]) -> Sums:
+def _sum_answers(name: str, samples: Sequence[EvaluationSample]) -> Sums:
     """Count the answers, as a policy in training has them of its last steps."""
     verdicts = [sample.verdict.value for sample in samples]
     return Sums(

@@ -51,20 +51,20 @@ def _changes_of_identity(new: Identity, old: Identity) -> Iterator[str]:
 
 def _changes_of_settings(cell: Cell, before: Manifest) -> Iterator[str]:
     """All settings but the models' names, which the identity tells."""
-    was_set = dict(_flatten(before.config))
-    now_set = dict(_flatten(cell.config()))
+    was_set = dict(_flatten_settings(before.config))
+    now_set = dict(_flatten_settings(cell.config()))
     for option in sorted({*was_set, *now_set}):
         if was_set.get(option) != now_set.get(option) and not option.endswith((".model", ".revision")):
             yield f"option {option} {was_set.get(option)} -> {now_set.get(option)}"
 
 
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Settings with their whole path, such as `training.steps`; what is absent or empty is left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flatten(inner, f"{path}.{key}" if path else str(key))
+            yield from _flatten_settings(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for i, inner in enumerate(value):
-            yield from _flatten(inner, f"{path}[{i}]")
+            yield from _flatten_settings(inner, f"{path}[{i}]")
     elif value not in (None, {}, []):
         yield path, value

@@ -35,7 +35,7 @@ def draft_by_trial(models: Sequence[str], task: str | None, name: str, file: Pat
     if untried:
         findings = Findings(why=(f"Not measured on this machine: {untried}.",))
     else:
-        findings, chosen = _try(suite, models, chosen, name, may_change_task=task is None)
+        findings, chosen = _try_models(suite, models, chosen, name, may_change_task=task is None)
 
     def suite_with(changed: Findings) -> Suite:
         return suite_of(write_draft(models, chosen, name, changed))
@@ -54,7 +54,9 @@ def draft_by_trial(models: Sequence[str], task: str | None, name: str, file: Pat
     return write_draft(models, chosen, name, findings, file)
 
 
-def _try(suite: Suite, models: Sequence[str], task: str, name: str, may_change_task: bool) -> tuple[Findings, str]:
+def _try_models(
+    suite: Suite, models: Sequence[str], task: str, name: str, may_change_task: bool
+) -> tuple[Findings, str]:
     """Try the models on a task, or on the ladder where the task's questions cannot be had and the user did not name it. Returns
     what was found, and the task. Raises DataError."""
     reasons = []

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.allocation.shapes import MICRO, chosen, load_config, load_shape
-from harness.cache import expanded
+from harness.allocation.shapes import MICRO, load_config, load_shape, precision_of_config
+from harness.cache import expand_user
 from harness.engines.catalogue import backend_of
 from harness.errors import EngineError, UsageError
 from harness.session.policy import at_hand
@@ -46,7 +46,7 @@ def read_model(given: str) -> DraftedModel:
     if given.startswith(MICRO):
         return DraftedModel(given.removeprefix(MICRO), given, shape.parameters, chat=False, half=False, positions=0)
     config: Mapping[str, Any] = load_config(given)
-    folder = expanded(given)
+    folder = expand_user(given)
     model = str(folder.resolve()) if folder.is_dir() else given
     positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
     name = re.sub(r"[^a-z0-9.+-]+", "-", Path(model).name.lower()).strip("-.+")[:48] or "model"
@@ -55,7 +55,7 @@ def read_model(given: str) -> DraftedModel:
         model,
         shape.parameters,
         chat=_has_chat_template(model),
-        half=chosen(config) == "bf16",
+        half=precision_of_config(config) == "bf16",
         positions=positions if isinstance(positions, int) else 0,
     )
 

@@ -7,7 +7,7 @@ from harness.experience.answers import Prompt
 from harness.session.cell.questions import count_longest
 from harness.session.policy import at_hand
 from harness.suite.schema import FileTask, Policy
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks.registry import get_task, training_source
 from harness.tasks.task import Style
 
@@ -49,5 +49,5 @@ def _questions_of(task: str | FileTask) -> list[Prompt]:
     """Questions of training and of evaluation. Raises DataError where they are not here."""
     source = training_source(task)
     pool = [] if source.generated else source.pool(None).prompts
-    trained = pool or source.draw(derive(0, "room"), DRAWN)
+    trained = pool or source.draw(derive_seed(0, "room"), DRAWN)
     return [*trained, *get_task(task).documents(None, fetch=False)]

@@ -15,10 +15,10 @@ import yaml
 from harness.allocation import inventory
 from harness.allocation.shapes import cpu_bf16
 from harness.errors import UsageError
-from harness.plugins import blamed
+from harness.plugins import blame_plugin
 from harness.session.suite.draft_models import DraftedModel, read_model
 from harness.session.suite.draft_room import styles_with_room
-from harness.suite.load import resolve
+from harness.suite.load import parse_suite
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks import registry
 from harness.tasks.registry import get_task, has_examples, is_puzzle, names_of_levels, training_source
@@ -108,7 +108,7 @@ def write_draft(
     """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
     be, by default NAME.yaml. Raises UsageError, PluginError."""
     trained = list(findings.tasks) or [findings.task or (names_to_try(task) or [task])[0]]
-    pairs = [_tasks(name) for name in trained]
+    pairs = [_tasks_of(name) for name in trained]
     training, evaluation = pairs[0]
     read = _read_models(models)
     largest = max(model.parameters for model in read)
@@ -132,7 +132,7 @@ def write_draft(
         rollouts=sizes.rollouts,
         steps=steps,
         sample=prompts * sizes.rollouts,
-        largest=_figure(largest),
+        largest=_format_parameters(largest),
         evaluated=", ".join(_task_text(one) for _, one in pairs),
         limit=60 if small else 200,
         curve=steps // 4 if steps >= CURVED_STEPS else 0,
@@ -151,7 +151,7 @@ def names_to_try(task: str) -> list[str]:
 
 def suite_of(text: str) -> Suite:
     """Return the suite that a drafted text says. Raises SuiteError, which names what the user gave: `--models`."""
-    return resolve(yaml.safe_load(text), (), "--models")
+    return parse_suite(yaml.safe_load(text), (), "--models")
 
 
 def styles_to_ask(policy: Policy, task: str | FileTask, tokens: int) -> list[Style]:
@@ -164,12 +164,12 @@ def styles_to_ask(policy: Policy, task: str | FileTask, tokens: int) -> list[Sty
     return styles_with_room(policy, task, list(dict.fromkeys(by_preference)), tokens)
 
 
-def _tasks(given: str) -> tuple[str | FileTask, str | FileTask]:
+def _tasks_of(given: str) -> tuple[str | FileTask, str | FileTask]:
     """The tasks of training and of evaluation. Of a file a part is held out. Raises PluginError, DataError."""
-    training = registry.named(given)
+    training = registry.task_of_text(given)
     if isinstance(training, FileTask):
         training = training.model_copy(update={"held_out": HELD_OUT})
-    with blamed(f"task {training}"):
+    with blame_plugin(f"task {training}"):
         training_source(training).pool_digest()
     evaluation = training if isinstance(training, FileTask) else EVALUATED.get(training, training)
     return training, evaluation
@@ -200,7 +200,7 @@ def _longest_answer(
 def _engine_text(models: Sequence[DraftedModel], sizes: Sizes, largest: float) -> dict[str, str]:
     """Engine, number format and what is trained, each with its reason: for this machine and the largest model."""
     embedded = largest <= EMBEDDED_PARAMETERS
-    cards = [node.gpu_kind for node in inventory.local().nodes if node.gpus]
+    cards = [node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, cards)) if cards else bool(cpu_bf16())
     stored_half = [model.half for model in models if not model.micro]
     dtype = "bf16" if (fast or not embedded) and stored_half and all(stored_half) else "fp32"
@@ -228,7 +228,7 @@ def _engine_text(models: Sequence[DraftedModel], sizes: Sizes, largest: float) -
 def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings, tokens: int) -> str:
     """The lines of one policy. tokens: of the longest answer."""
     if model.micro:
-        size = _figure(model.parameters)
+        size = _format_parameters(model.parameters)
         return f"      - {{name: {model.name}, model: {model.model}}}    # {size} parameters, trained here"
     what = "has a chat template" if model.chat else "a base model: no chat template"
     style = findings.styles.get(model.name)
@@ -238,7 +238,7 @@ def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Find
         style = styles_to_ask(policy, evaluation, tokens)[0]
     asked = f"stage0: {WARM_UP}" if model.name in findings.warm else f"style: {style}"
     return (
-        f"      - name: {_as_text(model.name)}    # {_figure(model.parameters)} parameters, {what}\n"
+        f"      - name: {_as_text(model.name)}    # {_format_parameters(model.parameters)} parameters, {what}\n"
         f"        model: {_as_text(model.model)}\n"
         f"        chat: {str(model.chat).lower()}\n"
         f"        {asked}"
@@ -275,7 +275,7 @@ def _as_text(word: str) -> str:
     return word if plain == word else json.dumps(word, ensure_ascii=False)
 
 
-def _figure(parameters: float) -> str:
+def _format_parameters(parameters: float) -> str:
     if parameters >= 1e9:
         return f"{parameters / 1e9:.1f} B"
     return f"{parameters / 1e6:.1f} M"

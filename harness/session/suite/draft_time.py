@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.allocation import inventory
-from harness.allocation.cost_model import CORE, CellDemand, device
-from harness.allocation.planner import first_of
+from harness.allocation.cost_model import CORE, CellDemand, device_of
+from harness.allocation.plan_text import first_of
 from harness.engines.embedded import account
 from harness.engines.protocol import Optimisation, Sampling
 from harness.errors import HarnessError
@@ -49,7 +49,7 @@ def measure_pace(suite: Suite, source: str) -> float:
     cell = prepared.every[0]
     demand = demand_of(cell, prepared.resolved)
     options: dict[str, Any] = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
-    kind = next((node.gpu_kind for node in inventory.local().nodes if node.gpus), CORE)
+    kind = next((node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus), CORE)
     taken = planned = 0.0
     for policy, own in zip(cell.group.policies, demand.policies, strict=True):
         raw = base_folder(policy.model_copy(update={"stage0": None}), 0)  # a supervised start takes minutes
@@ -61,7 +61,7 @@ def measure_pace(suite: Suite, source: str) -> float:
         engine.close()
         mean = mean_answer / cell.training.max_new_tokens
         work = replace(demand.workload, steps=1, prompts=len(prompts[:TIMED]), trained=1.0, again=0.0, mean=mean)
-        spent = account.phases(CellDemand((own,), work), device(kind))
+        spent = account.seconds_by_phase(CellDemand((own,), work), device_of(kind))
         planned += spent.generate + spent.train
     return taken / planned
 

@@ -22,7 +22,7 @@ from harness.session.suite.draft_text import Findings, styles_to_ask
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import count_of, joined
 from harness.suite.schema import AnyTask, FileTask, Policy, Suite, TaskShare
-from harness.suite.seeds import derive
+from harness.suite.seeds import derive_seed
 from harness.tasks import ladder
 from harness.tasks.mixed import carry_task
 from harness.tasks.registry import get_task, has_examples, is_puzzle, training_source
@@ -115,7 +115,7 @@ def _try_puzzles(policies: Sequence[Policy], puzzles: Sequence[str], suite: Suit
 
     questions = {name: [carry_task(prompt, name) for prompt in questions_of(name, name, PROMPTS)] for name in puzzles}
     left = list(puzzles)
-    trials: list[tuple[Trial, dict[str, AskedLevel]]] = []
+    trials: list[tuple[DraftTrial, dict[str, AskedLevel]]] = []
     with Verifier(workers=1) as verifier, every_core():
         for policy in sorted(policies, key=_bytes_of_weights):
             style = styles_to_ask(policy, puzzles[0], suite.training.max_new_tokens)[0]
@@ -133,7 +133,7 @@ def _try_puzzles(policies: Sequence[Policy], puzzles: Sequence[str], suite: Suit
     return sorted(tried, key=lambda one: order.index(one.policy))
 
 
-def _open_trial(policy: Policy, task: AnyTask, suite: Suite, verifier: Verifier) -> Trial:
+def _open_trial(policy: Policy, task: AnyTask, suite: Suite, verifier: Verifier) -> DraftTrial:
     """Open a model for its trial on a task. Raises UsageError where it cannot be opened."""
     from harness.engines.embedded.engine import EmbeddedEngine
 
@@ -142,7 +142,7 @@ def _open_trial(policy: Policy, task: AnyTask, suite: Suite, verifier: Verifier)
         engine = EmbeddedEngine(policy.name, base_folder(policy, 0), chat=policy.chat, dtype=dtype)
     except EngineError as error:
         raise UsageError(str(error)) from error
-    return Trial(engine, judge_of(task, verifier), get_task(task), suite.training.max_new_tokens)
+    return DraftTrial(engine, judge_of(task, verifier), get_task(task), suite.training.max_new_tokens)
 
 
 def _bytes_of_weights(policy: Policy) -> int:
@@ -164,10 +164,10 @@ def _mixed_questions(task: str | FileTask) -> list[Prompt]:
     count = 2 * PROMPTS
     if not source.generated:
         count = min(count, len(source.pool(None).prompts))
-    return source.draw(derive(0, "trial"), count)
+    return source.draw(derive_seed(0, "trial"), count)
 
 
-def _try_levels(trial: Trial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
+def _try_levels(trial: DraftTrial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
     """Each level of the ladder in the style of `best`. Where no mixed question was answered right more answers say nothing. Levels
     with right and wrong answers get more."""
     from harness.session.single.levels import questions_of
@@ -196,7 +196,7 @@ class AskedLevel:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DraftTrial:
     """One model that is asked. limit: tokens of the longest answer."""
 
     engine: EmbeddedEngine

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from harness.cache import cache_folder, expanded
+from harness.cache import cache_folder, expand_user
 from harness.errors import DataError, SuiteError
 from harness.session.policy import MAX_FILES, local_folder
 from harness.session.suite.places import faults_at, policies_by_place
 from harness.store.manifest import SUBMISSION
 from harness.suite.schema import AnyTask, Evaluation, FileTask, Suite, Training
 from harness.tasks.data import folder_in_use
-from harness.tasks.jsonl import pinned as pinned_file
+from harness.tasks.jsonl import pin_file as pinned_file
 
 # Folders, separated as in PATH, that suites of others may name too
 VARIABLE = "HARNESS_MODELS"
@@ -71,7 +71,7 @@ def check_roots(suite: Suite, source: Path, overrides: Sequence[str] = ()) -> No
             tasks[f"{within}evaluation.tasks[{i}]"] = task
     for place, task in tasks.items() if source.is_file() else ():
         if isinstance(task, FileTask) and not any(task.file in value for value in values):
-            path = expanded(task.file)
+            path = expand_user(task.file)
             beside = source.parent / path
             file = path if path.is_absolute() or not beside.exists() else beside
             _refuse_outside(file, source, f"{place}.file")
@@ -111,7 +111,7 @@ def _place_outside(path: Path, source: Path) -> Path | None:
     declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     data = folder_in_use(None)
     own = [source.parent, Path(), cache_folder(), Path(constants.HF_HUB_CACHE), *([data] if data else [])]
-    roots = [expanded(folder).resolve() for folder in (*own, *declared)]
+    roots = [expand_user(folder).resolve() for folder in (*own, *declared)]
     place = path.resolve()
     if not any(place.is_relative_to(root) for root in roots):
         return place

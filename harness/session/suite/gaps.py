@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.errors import HarnessError
-from harness.session.suite.prepare import prepare, prepare_stored
+from harness.session.suite.prepare import prepare_named, prepare_stored
 from harness.session.suite.prepared import Prepared
 from harness.store.manifest import suite_files
 from harness.store.read import Snapshot
@@ -22,7 +22,7 @@ def find_gaps(
     stored = missing_cells(snapshot, suite)
     if prepared is None and "@" not in suite and (file is not None or suite_files(results / suite)):
         try:
-            prepared = prepare_stored(suite, results) if file is None else prepare(str(file), results)
+            prepared = prepare_stored(suite, results) if file is None else prepare_named(str(file), results)
         except HarnessError as error:
             return stored, f"whether its cells are of today's settings and code cannot be told: {error}"
     return (stored if prepared is None else _compare_with_shown(snapshot, suite, stored, prepared)), ""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.engines.catalogue import PLUGINS
 from harness.learning import registry
-from harness.plugins import blamed
-from harness.session.policy import COMMIT, identity_of, local_folder, on_hub, unpinned
+from harness.plugins import blame_plugin
+from harness.session.policy import COMMIT, has_unknown_commit, identity_of, local_folder, on_hub
 from harness.session.suite.places import policies_by_place
 from harness.session.suite.resolved import ResolvedSuite
 from harness.store.manifest import Manifest
 from harness.suite.cells import Identity
 from harness.suite.schema import Policy, Suite, Variant
 from harness.tasks.registry import results_versions
-from harness.versions import BASE, CELL, versions
+from harness.versions import BASE, CELL, versions_of
 
 
 def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
@@ -26,7 +26,7 @@ def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Varia
     shared = dict([PLUGINS.results_version(suite.engine)])
     for task in resolved.evaluation:
         shared |= results_versions(*task)
-    with blamed(f"task {training.task.name}"):
+    with blame_plugin(f"task {training.task.name}"):
         pool = training.source.pool_digest()
         trained = results_versions(*training)
     models = {(policy.model, policy.revision): policy for _, policy in policies_by_place(suite)}
@@ -52,7 +52,7 @@ def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Varia
             models={p.name: known[p.model, p.revision] for p in policies},
             pool="" if variant is None else pool,
             evaluation=evaluation,
-            versions={**versions(packages), **shared, **own},
+            versions={**versions_of(packages), **shared, **own},
         )
 
     return identity
@@ -66,7 +66,7 @@ def describe_models(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
     pools: dict[str, None] = {}
     for manifest in stored:
         for entry in manifest.policies:
-            if entry.name in policies and unpinned(policies[entry.name]) and COMMIT.fullmatch(entry.revision):
+            if entry.name in policies and has_unknown_commit(policies[entry.name]) and COMMIT.fullmatch(entry.revision):
                 lines[entry.name] = f"model {entry.name}: {entry.model}, commit {entry.revision} was loaded"
         if manifest.pool is not None:
             pools[f"training pool {manifest.pool.describe()} (digest {manifest.pool.digest})"] = None
@@ -74,7 +74,7 @@ def describe_models(suite: Suite, stored: Iterable[Manifest]) -> list[str]:
 
 
 def _describe_revision(policy: Policy) -> str:
-    if unpinned(policy):
+    if has_unknown_commit(policy):
         return "its commit is not known here; `harness run` asks the hub, and notes the one it loads"
     if local_folder(policy.model):
         return identity_of(policy)
@@ -84,5 +84,5 @@ def _describe_revision(policy: Policy) -> str:
 def unknown_commits(suite: Suite) -> list[str]:
     """Return a line for each hub model whose commit neither a download nor the hub tells."""
     groups = [*suite.groups, *(suite.tune.groups if suite.tune else [])]
-    models = dict.fromkeys(p.model for group in groups for p in group.policies if unpinned(p))
+    models = dict.fromkeys(p.model for group in groups for p in group.policies if has_unknown_commit(p))
     return [f"{m}: neither a download nor the hub tells its commit; the one that is loaded is noted" for m in models]

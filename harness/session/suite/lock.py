@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from harness.errors import FencedError, UsageError
-from harness.files import disk_errors, lock, write_atomic
+from harness.files import disk_errors, lock_file, write_atomic
 
 RUNS = ".runs"
 # For a run that is just ending or steps back
@@ -50,7 +50,7 @@ class Holder(msgspec.Struct, frozen=True):
         return age < LEASE_SECONDS
 
 
-class Claim:
+class CellsClaim:
     """A claim that was laid: a file whose time is renewed until it is withdrawn."""
 
     def __init__(self, file: Path) -> None:
@@ -74,7 +74,7 @@ class Claim:
 
 
 @contextmanager
-def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
+def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[CellsClaim]:
     """Be the one writer of the cells `keys` in a suite's folder. Raises UsageError where a living run has some of them."""
     mine = folder / RUNS / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
     try:
@@ -82,7 +82,7 @@ def claim_cells(folder: Path, keys: Collection[str]) -> Iterator[Claim]:
             mine,
             Holder(platform.node(), _system_id(), os.getpid(), _start_of_process(os.getpid()), tuple(sorted(keys))),
         )
-        claim = Claim(mine)
+        claim = CellsClaim(mine)
     except BaseException:
         mine.unlink(missing_ok=True)
         raise
@@ -102,7 +102,7 @@ def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
         raise FencedError(_taken_over(cell)) from None
     try:
         with disk_errors(claim, "cannot be locked"):
-            lock(file, CHANGE_SECONDS, shared=True)
+            lock_file(file, CHANGE_SECONDS, shared=True)
         if not claim.exists():
             raise FencedError(_taken_over(cell))
         yield
@@ -110,7 +110,7 @@ def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
         os.close(file)
 
 
-def keys_held(folder: Path, claim: Claim | None = None) -> set[str]:
+def keys_held(folder: Path, claim: CellsClaim | None = None) -> set[str]:
     """Return the keys of cells that living runs write. claim: one's own, whose time is by the file system's clock, which may not be
     ours."""
     now = time.time() if claim is None else _renewal_time(claim.file)
@@ -169,7 +169,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
     with suppress(FileNotFoundError):
         file = os.open(claim, os.O_RDWR)
         try:
-            lock(file, CHANGE_SECONDS)
+            lock_file(file, CHANGE_SECONDS)
             claim.unlink()
         except TimeoutError:
             words = f"a worker of the ended run ({holder}) still has a lock on these results"

@@ -12,10 +12,12 @@ from msgspec.structs import replace
 
 from harness.allocation import inventory as machines
 from harness.allocation.calibration import measured_device
-from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device
+from harness.allocation.cost_model import CORE, USABLE, CellDemand, Device, Lengths, PolicyDemand, Workload, device_of
 from harness.allocation.inventory import LOGICAL, Bundle, Inventory
 from harness.allocation.layout import START_SECONDS
-from harness.allocation.planner import KindPlan, Plan, Request, first_of, plan_cells, plan_workers, timetable
+from harness.allocation.plan_text import first_of
+from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
+from harness.allocation.scheduler import JobRequest, play_schedule
 from harness.allocation.shapes import load_shape
 from harness.engines import catalogue
 from harness.engines.catalogue import backend_of
@@ -23,7 +25,7 @@ from harness.engines.embedded import account as embedded_account
 from harness.engines.embedded.presets import SHIPPED, START_EXAMPLES, START_STEPS
 from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.errors import DataError, EngineError, InfeasibleError, StoreError
-from harness.session.cell.manifests import Base
+from harness.session.cell.manifests import BaseCheckpoint
 from harness.session.policy import MICRO, at_hand
 from harness.session.suite.demand import LADDER_PROMPT_TOKENS, demand_of
 from harness.session.suite.disk import disk_of
@@ -52,7 +54,7 @@ def plan_for(
     hardware record. Raises UsageError."""
     engine = prepared.resolved.engine
     options = prepared.suite.engine_options
-    machine = engine.inventory(address) if inventory is None else machines.parse(inventory)
+    machine = engine.inventory(address) if inventory is None else machines.parse_inventory(inventory)
     if not engine.clustered and str(options.get("device") or "cuda").startswith("cpu"):
         machine = machine.without_gpus()
     pending = in_run_order(prepared.cells_to_run())
@@ -98,16 +100,16 @@ def _plan_workers(
     """Of an engine whose cells are one process each."""
     resolved = prepared.resolved
     options = prepared.suite.engine_options
-    on = calibrated or device(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
+    on = calibrated or device_of(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
     if options.get("numerics") == "portable" and not on.gpu:
-        on = embedded_account.portable(on)
+        on = embedded_account.with_portable_speed(on)
     of_kind = _first_of_each_kind(pending)
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
     left = len(pending) if jobs is None else min(jobs, len(pending))
     work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
     bases = _plan_bases(prepared, work, machine, on)
-    busy = max((embedded_account.busy(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
+    busy = max((embedded_account.busy_share(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
     return plan_workers(len(prepared.cells), work, machine, bases, jobs, busy, half)
 
@@ -144,21 +146,21 @@ def in_run_order(cells: Iterable[Cell]) -> list[Cell]:
     return sorted(listed, key=lambda cell: (cell.seed, groups[cell.group.name], cell.variant.name != cell.baseline))
 
 
-def place_of(plan: Plan, work: Cell | Base, turn: int = 0) -> Request:
+def place_of(plan: Plan, work: Cell | BaseCheckpoint, turn: int = 0) -> JobRequest:
     """A base is where its policy will be. turn: of its start."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
         layout = _layout_options(kind, work, [p.name for p in work.group.policies])
-        return Request(work.key, kind.bundles, kind.seconds, layout, turn)
+        return JobRequest(work.key, kind.bundles, kind.seconds, layout, turn)
     kind = next(k for k in plan.kinds if k.kind.startswith(f"{work.group.name}/"))
     own = [_for_start(work, kind.bundles)]
     if kind.layout:
         own = [p.bundles for p in kind.layout.policies if p.policy == work.policy.name]
     seconds = kind.layout.phases.start + kind.layout.phases.evaluate if kind.layout else 0.0
-    return Request(work.key, own[0], seconds, _layout_options(kind, work.suite, [work.policy.name]), turn)
+    return JobRequest(work.key, own[0], seconds, _layout_options(kind, work.suite, [work.policy.name]), turn)
 
 
-def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+def _for_start(base: BaseCheckpoint, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
     """A supervised start trains all weights."""
     policy = base.policy
     engine = backend_of(base.suite.engine)
@@ -175,7 +177,7 @@ def _for_start(base: Base, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
     """Missing bases are evaluated before any cell starts."""
     asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
-    run = timetable(asked, Inventory(plan.resources.nodes))
+    run = play_schedule(asked, Inventory(plan.resources.nodes))
     cells = plan.predicted
     both = replace(
         cells,
@@ -209,7 +211,7 @@ def _layout_options(kind: KindPlan, owner: Cell | Suite, policies: list[str]) ->
 
 def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
     """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
-    from harness.session.cell.questions import checked, measured
+    from harness.session.cell.questions import measure_lengths, with_checked_length
 
     by_policy = []
     for policy in cell.group.policies:
@@ -219,8 +221,8 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
             with suppress(DataError), faults_at(source, "", EngineError):
                 folder = at_hand(policy)
                 if folder:
-                    known[about] = lengths = measured(policy, folder, cell.evaluation, cell, fetch=False)
-                    checked(cell.engine, cell.engine_options, policy, folder, lengths)
+                    known[about] = lengths = measure_lengths(policy, folder, cell.evaluation, cell, fetch=False)
+                    with_checked_length(cell.engine, cell.engine_options, policy, folder, lengths)
         by_policy.append(known[about])
     if None in by_policy:
         return None
@@ -229,7 +231,7 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
     """Raises InfeasibleError, in one sentence."""
-    engine = catalogue.info(prepared.suite.engine)
+    engine = catalogue.engine_info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
     if not plan.feasible or not engine.available:
         wants = f"the {engine.name} engine" + (f" (missing: {engine.missing})" if engine.missing else "")
@@ -262,16 +264,18 @@ def _plan_worker(
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
         cores = cell.engine_options.get("threads") or account.cores(asks, idle)
         bundle = Bundle(0, cores, memory)
-        seconds = seconds / _speedup(cores)
+        seconds = seconds / _speedup_of_cores(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
     return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
 
 
-def _speedup(cores: int) -> float:
+def _speedup_of_cores(cores: int) -> float:
     return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
-def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device, cores: int, trains: bool) -> float:
+def _base_seconds(
+    prepared: Prepared, base: BaseCheckpoint, machine: Inventory, on: Device, cores: int, trains: bool
+) -> float:
     """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
     cell = next(c for c in prepared.every if base.needed_by(c))
     account = backend_of(cell.engine).account
@@ -288,10 +292,10 @@ def _base_seconds(prepared: Prepared, base: Base, machine: Inventory, on: Device
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
         seconds = 2 * seconds + account.phases(start, on).train
-    return float(seconds if gpus else seconds / _speedup(cores))
+    return float(seconds if gpus else seconds / _speedup_of_cores(cores))
 
 
-def _is_shipped(base: Base) -> bool:
+def _is_shipped(base: BaseCheckpoint) -> bool:
     policy = base.policy
     start = base.policy.stage0 or Stage0()
     if start.weak_cot is not None:

@@ -9,7 +9,7 @@ from harness.allocation import inventory
 from harness.allocation.shapes import EMULATED, cpu_bf16
 from harness.cache import PRETRAINED, model_folder
 from harness.errors import DataError, PluginError, SuiteError
-from harness.plugins import blamed
+from harness.plugins import blame_plugin
 from harness.session.suite.files import places_of_training
 from harness.session.suite.model_checks import (
     check_model,
@@ -24,7 +24,7 @@ from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
 from harness.suite.schema import Policy
-from harness.tasks.data import SETS, SOURCES, folder_in_use, load
+from harness.tasks.data import SETS, SOURCES, folder_in_use, load_set
 from harness.tasks.mixed import Mixed
 from harness.tasks.overlap import find_overlaps
 from harness.tasks.source import Generated, TrainingPool, part_of
@@ -32,7 +32,7 @@ from harness.tasks.task import Task
 from harness.verification.catalogue import scorer_of
 
 
-def preflight(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
+def check_before_run(prepared: Prepared, run: bool, elsewhere: bool = False) -> list[str]:
     """Check models, tokenizers and data of the cells that are left, and return remarks. run: what is not at hand is fetched or
     refused, otherwise it is a remark. elsewhere: the run will be on another machine, so folders here may lack weights and
     tokenizer. Raises SuiteError."""
@@ -54,7 +54,7 @@ def _check_models(prepared: Prepared, cells: Sequence[Cell], run: bool, elsewher
     """Check each policy of the groups that have cells left; returns remarks."""
     engine = prepared.resolved.engine
     options = prepared.suite.engine_options
-    slow_bf16 = run and not cpu_bf16() and not inventory.local().gpus
+    slow_bf16 = run and not cpu_bf16() and not inventory.inventory_of_machine().gpus
     remarks = list[str]()
     unseen = list[str]()
     emulated = list[str]()
@@ -91,8 +91,8 @@ def pretrained_policies(prepared: Prepared, cells: Sequence[Cell]) -> Iterator[t
 def check_policy(
     prepared: Prepared, place: str, policy: Policy, cells: Sequence[Cell], run: bool, elsewhere: bool
 ) -> tuple[list[str], bool | None]:
-    """Check one policy's model for the cells of its group. run, elsewhere: as of `preflight`. Returns remarks, and whether its
-    folder was seen; None where another machine must check it. Raises SuiteError."""
+    """Check one policy's model for the cells of its group. run, elsewhere: as of `check_before_run`. Returns remarks, and whether
+    its folder was seen; None where another machine must check it. Raises SuiteError."""
     if not run and policy.model.startswith(PRETRAINED) and not model_folder(policy.model).is_dir():
         absent = f"{place}.model: {policy.model} is not in the cache: `make pretrained` fetches and converts it"
         return [absent], None
@@ -162,7 +162,7 @@ def _absent_sets(prepared: Prepared, run: bool) -> list[str]:
     absent = []
     for place, name in sets.items():
         try:
-            load(name, fetch=run)
+            load_set(name, fetch=run)
         except DataError as error:
             if run or folder_in_use(None) is not None:
                 raise SuiteError(prepared.source, place, str(error)) from None
@@ -177,7 +177,7 @@ def _sets_of_training(prepared: Prepared) -> list[str]:
 
 def _scorer_remarks(tasks: Sequence[Task]) -> Iterator[str]:
     for name in dict.fromkeys(task.scorer for task in tasks if task.judge is None):
-        with blamed(f"scorer {name!r}: `remark`"):
+        with blame_plugin(f"scorer {name!r}: `remark`"):
             remark = scorer_of(name).remark()
         if remark:
             yield f"scorer {name}: {remark}"
@@ -202,7 +202,7 @@ def check_training_questions(prepared: Prepared, absent: Sequence[str]) -> Train
         for i, one in enumerate(source.parts):
             with (
                 faults_at(prepared.source, f"training.task[{i}]", (DataError, PluginError)),
-                blamed(f"task {one.name}"),
+                blame_plugin(f"task {one.name}"),
             ):
                 one.source.draw(0, source.most_of(one, prompts[place]), part=training.part)
         return None
@@ -210,13 +210,13 @@ def check_training_questions(prepared: Prepared, absent: Sequence[str]) -> Train
         for name, count in ((named, 1), (place, prompts[place])):
             with (
                 faults_at(prepared.source, name, (DataError, PluginError)),
-                blamed(f"task {called}"),
+                blame_plugin(f"task {called}"),
             ):
                 source.draw(0, count, min_level=training.min_level, part=training.part)
         return None
     with (
         faults_at(prepared.source, named, (DataError, PluginError)),
-        blamed(f"task {called}"),
+        blame_plugin(f"task {called}"),
     ):
         pool = part_of(source.pool(training.min_level), training.part)
     if prompts[place] > len(pool.prompts):

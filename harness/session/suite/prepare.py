@@ -9,20 +9,20 @@ from pathlib import Path
 
 from harness.errors import StoreError, SuiteError
 from harness.session.cell.manifests import bases_of
-from harness.session.policy import pinned
+from harness.session.policy import pin_commits
 from harness.session.suite.files import check_roots
 from harness.session.suite.identity import identity_maker
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
 from harness.session.suite.shards import Shard
-from harness.session.suite.validation import validate
-from harness.store.manifest import read_suite, remedy, suite_files
+from harness.session.suite.validation import fill_in_options
+from harness.store.manifest import read_suite, remedy_for, suite_files
 from harness.suite import cells as suite_cells
-from harness.suite.load import find, load, placed_in, resolve
+from harness.suite.load import find_suite, load_suite, parse_suite, placed_in
 from harness.suite.schema import Suite
 
 
-def prepare(
+def prepare_named(
     name: str,
     results: Path,
     *,
@@ -36,28 +36,28 @@ def prepare(
     asked for commits. Raises SuiteError, PluginError, UsageError, DataError."""
     if engine is not None:
         overrides = [*overrides, f"engine={engine}"]
-    source = str(find(name))
-    suite = load(name, overrides)
+    source = str(find_suite(name))
+    suite = load_suite(name, overrides)
     written = None
     if overrides:
         with suppress(SuiteError):  # one that is valid only with the settings given here
-            written = validate(load(name), source)
+            written = fill_in_options(load_suite(name), source)
     check_roots(suite, Path(source), overrides)
     prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
     return prepared if shard is None else shard.select_from(prepared)
 
 
 def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -> Prepared:
-    """Prepare a suite from its stored file: as written, else its newest altered run. Raises as `prepare`; StoreError."""
+    """Prepare a suite from its stored file: as written, else its newest altered run. Raises as `prepare_named`; StoreError."""
     folder = results / name
     try:
         stored = read_suite(folder)
     except StoreError as error:
         files = suite_files(folder)
-        raise StoreError(f"{error}; {remedy(files[0])}" if files else str(error)) from error
+        raise StoreError(f"{error}; {remedy_for(files[0])}" if files else str(error)) from error
     source = str(folder)
-    suite = resolve(stored.config, overrides, source)
-    written = validate(resolve(stored.config, (), source), source)
+    suite = parse_suite(stored.config, overrides, source)
+    written = fill_in_options(parse_suite(stored.config, (), source), source)
     prepared = prepare_suite(suite, source, results, overrides, written=written)
     return replace(prepared, altered=(*stored.altered, *prepared.altered))
 
@@ -73,12 +73,12 @@ def prepare_suite(
     online: bool = False,
 ) -> Prepared:
     """Prepare a suite that was read from `source`, or derived from one that was. altered: the settings that made it of the suite
-    `written`. Raises as `prepare`."""
+    `written`. Raises as `prepare_named`."""
     with placed_in(altered):
-        suite = validate(suite, source)
+        suite = fill_in_options(suite, source)
         settings = tuple(altered) if suite != written else ()
         resolved = resolve_suite(suite, source)
-        suite = pinned(resolved.suite, online)
+        suite = pin_commits(resolved.suite, online)
     resolved = resolved.with_suite(suite)
     identity = identity_maker(resolved)
     every = suite_cells.expand_cells(suite, lambda group, variant: identity(group.policies, variant))

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.errors import StoreError
 from harness.session.cell.log import LOG
-from harness.session.cell.manifests import Base, suite_file
+from harness.session.cell.manifests import BaseCheckpoint, suite_file
 from harness.session.suite.changes import describe_changes, read_forerunners
 from harness.session.suite.identity import describe_models
 from harness.session.suite.lock import keys_held
@@ -88,7 +88,7 @@ class Prepared:
     folder: Path
     every: tuple[Cell, ...]
     cells: tuple[Cell, ...]
-    bases: tuple[Base, ...]
+    bases: tuple[BaseCheckpoint, ...]
     altered: tuple[str, ...]
     bases_of_other_shards: frozenset[str] = frozenset()
     stored: StoredCells | None = None
@@ -199,7 +199,7 @@ class Prepared:
         """Return the cells that are done."""
         return [cell for cell in self.cells if self.state(cell.key).state == "done"]
 
-    def missing_bases(self) -> list[Base]:
+    def missing_bases(self) -> list[BaseCheckpoint]:
         """Return the base checkpoints that a cell needs, done or not, and that are not measured yet."""
         needed = {base.key: base for cell in self.cells for base in self.bases_of(cell)}
         return [base for base in needed.values() if self.state(base.key).state != "done"]
@@ -224,7 +224,7 @@ class Prepared:
         remarks.append(stored.damages.get("", ""))
         return [remark for remark in remarks if remark]
 
-    def bases_of(self, cell: Cell) -> list[Base]:
+    def bases_of(self, cell: Cell) -> list[BaseCheckpoint]:
         """Return the base checkpoints that this cell needs and this shard measures."""
         return [base for base in self.bases if base.needed_by(cell) and base.key not in self.bases_of_other_shards]
 

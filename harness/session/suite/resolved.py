@@ -14,7 +14,7 @@ from harness.errors import SuiteError
 from harness.experience.records import Record
 from harness.learning import registry
 from harness.learning.regime import Regime
-from harness.plugins import blamed
+from harness.plugins import blame_plugin
 from harness.session.policy import MICRO
 from harness.session.suite.files import places_of_training, with_files
 from harness.session.suite.places import faults_at, policies_by_place, with_policies
@@ -124,7 +124,7 @@ def list_remarks(resolved: ResolvedSuite) -> list[str]:
     remarks = []
     for variant in suite.regimes:
         updates = suite.training_of(variant).updates
-        with blamed(f"regime {variant.regime!r}: `remarks`"):
+        with blame_plugin(f"regime {variant.regime!r}: `remarks`"):
             said = resolved.regimes[variant.name].remarks(updates)
             remarks += [f"{variant.name}: {remark}" for remark in said]
     models = [policy.model for _, policy in policies_by_place(suite)]

@@ -10,7 +10,7 @@ from harness.session.suite.places import faults_at, policies_by_place
 from harness.suite.schema import ModelGroup, Sharing, Suite, Variant
 
 
-def validate(suite: Suite, source: str) -> Suite:
+def fill_in_options(suite: Suite, source: str) -> Suite:
     """Return the suite with every variant's options filled in. Raises SuiteError."""
     for place, policy in policies_by_place(suite):
         if policy.condition is not None:
@@ -91,4 +91,4 @@ def _with_options(variant: Variant, regime: Regime, source: str, place: str) -> 
     if variant.sampler_correction and denominator == "sampler":
         problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
         raise SuiteError(source, f"{place}.sampler_correction", problem)
-    return variant.model_copy(update={"options": registry.resolved(regime.options), "old_logprobs": denominator})
+    return variant.model_copy(update={"options": registry.resolve_options(regime.options), "old_logprobs": denominator})
