@@ -94,13 +94,13 @@ def test_training_and_held_out_share_no_question(name: str) -> None:
     }
 
 
-# Of these there are fewer (8,000; 3,300; few thousand), or they take a tenth of a second each
-FEWER = {"caesar_cipher": 1_200, "self_reference": 500, "number_sequence": 300, "zebra_puzzles": 40}
+# These take a tenth of a second each: 2,000 with HARNESS_ALL_PUZZLES=1 in the environment, in a quarter of an hour
+FEWER = {} if os.environ.get("HARNESS_ALL_PUZZLES") else {"zebra_puzzles": 40}
 
 
 @installed
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 if FEWER else 7200)
 @pytest.mark.parametrize("name", ENTRIES)
 def test_2_000_of_each_share_no_question(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     size = FEWER.get(name, 2_000)
