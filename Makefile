@@ -3,7 +3,7 @@
 # make bench [BENCH="--only sampling"]   speed beside what a user would take instead (docs/benchmarks.md)   make bench-smoke   in short
 # make docs   the documentation as a site, into site/        make docs-serve   the same, while one writes
 # make check-reference [N=3] [SEED=n]   train random cells of results/reference again and compare them, row by row
-# make gpu-check [GPU_CHECK="--to FOLDER"]   the harness on this machine's NVIDIA GPU: plan against measured (docs/openrlhf.md)
+# make gpu-check [GPU_CHECK="--to FOLDER"]   the harness on this machine's NVIDIA GPU, ten minutes at a time (docs/openrlhf.md)
 # make pretrained [ACCEPT_GEMMA_TERMS=yes] [MODELS=FOLDER]   fetch and convert two small pretrained models (docs/pretrained.md)
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 SHELL := /bin/bash
 export TIMEFORMAT = %R seconds; on processors %U + %S
 
-.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained gpu-check lint audit bench bench-smoke docs docs-serve clean
+.PHONY: run test test-slow test-portable test-all leaderboard check-reference pretrained gpu-check gpu-check-core gpu-check-image gpu-check-clean lint audit bench bench-smoke docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/harness run quickstart
@@ -38,9 +38,18 @@ check-reference: $(VENV)/.installed
 pretrained: $(VENV)/.gguf
 	$(BIN)/python tools/pretrained.py $(if $(MODELS),--to $(MODELS)) $(if $(filter yes,$(ACCEPT_GEMMA_TERMS)),--accept-gemma-terms)
 
-# in the environment whose torch knows CUDA, where there is a GPU
-gpu-check: $(if $(shell nvidia-smi -L 2>/dev/null),install-openrlhf,$(VENV)/.lora)
-	$(OPENRLHF_ENV) $(if $(shell nvidia-smi -L 2>/dev/null),$(OPENRLHF_VENV),$(VENV))/bin/python tools/gpu_check.py $(GPU_CHECK)
+# in the environment whose torch knows this machine's GPU, where there is one
+gpu-check:
+	$(MAKE) --no-print-directory gpu-check-$$(tools/which_torch.sh $(PYTHON))
+
+gpu-check-core: $(VENV)/.lora
+	$(BIN)/python tools/gpu_check.py $(GPU_CHECK)
+
+gpu-check-image: $(VENV)-gpu/.installed
+	$(OPENRLHF_ENV) $(VENV)-gpu/bin/python tools/gpu_check.py $(GPU_CHECK)
+
+gpu-check-clean: install-openrlhf
+	$(OPENRLHF_ENV) $(OPENRLHF_VENV)/bin/python tools/gpu_check.py $(GPU_CHECK)
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -90,6 +99,10 @@ $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.board $(VENV)/.gguf $(VENV)/.lora
 
+$(VENV)-gpu/.installed: pyproject.toml constraints.txt tools/beside_image.sh
+	tools/beside_image.sh $(PYTHON) $(VENV)-gpu
+	touch $@
+
 # rivals in an environment of their own
 $(VENV)-bench/.installed: pyproject.toml constraints.txt
 	test -x $(VENV)-bench/bin/python || $(PYTHON) -m venv $(VENV)-bench
@@ -108,4 +121,4 @@ $(VENV)-docs/.installed: pyproject.toml constraints.txt
 include openrlhf.mk
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench $(VENV)-docs site build *.egg-info
+	rm -rf $(VENV) $(VENV)-gpu $(VENV)-bench $(VENV)-docs site build *.egg-info

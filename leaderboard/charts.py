@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from zlib import crc32
@@ -54,12 +54,13 @@ _LEAST = {"points": 1.0, "%": 1.0, "share": 0.01, "nats per token": 1e-6}
 @dataclass(frozen=True)
 class Forest:
     """Estimates and intervals, from top to bottom. rows: name, verdict, label, words, detail; in `unit` value, low, high. zero: the
-    axis has a line there."""
+    axis has a line there. links: addresses of names, for a page."""
 
     rows: Sequence[Figure]
     title: str
     unit: str
     zero: bool = True
+    links: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ends(self) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.errors import HarnessError
+from harness.learning.registry import listing
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
 from harness.store.text import harmless, visible
@@ -110,12 +111,48 @@ def choose_key(label: str, options: Mapping[str, str], key: str, **more: object)
 
     options: the words by key, the default first.
     """
-    asked, first = st.query_params.get(key), next(iter(options))
+    _open_choice(options, key)
+    chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]
+    return _keep_choice(chosen, next(iter(options)), key)
+
+
+def choose_segment(label: str, options: Mapping[str, str], key: str) -> str:
+    """Return the key of the chosen one of a few options that stand side by side; the first is the default.
+
+    The address has the key, as with `choose_key`.
+    """
+    first = next(iter(options))
+    _open_choice(options, key)
+    chosen = st.segmented_control(
+        label, list(options), default=first, required=True, key=key, format_func=options.__getitem__
+    )
+    return _keep_choice(str(chosen or first), first, key)
+
+
+def choose_keys(label: str, options: Mapping[str, str], key: str, default: Sequence[str]) -> list[str]:
+    """Return the keys of the options that the reader chose; the address has them unless they are the default."""
+    if key not in st.session_state:
+        asked = [one for one in st.query_params.get_all(key) if one in options]
+        st.session_state[key] = asked or list(default)
+    chosen = [str(one) for one in st.multiselect(label, list(options), format_func=options.__getitem__, key=key)]
+    if chosen != list(default):
+        st.query_params[key] = chosen
+    elif key in st.query_params:
+        del st.query_params[key]
+    return chosen
+
+
+def _open_choice(options: Mapping[str, str], key: str) -> None:
+    """Choose what the address asks for, once; forget a choice that is none of the options."""
+    asked = st.query_params.get(key)
     if key not in st.session_state and asked in options:
         st.session_state[key] = asked
     if st.session_state.get(key) not in options:
         st.session_state.pop(key, None)
-    chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]
+
+
+def _keep_choice(chosen: str, first: str, key: str) -> str:
+    """Put a choice into the address unless it is the default, and return it."""
     if chosen != first:
         st.query_params[key] = chosen
     elif key in st.query_params:
@@ -148,19 +185,58 @@ def choose_margin() -> float:
     return float(points) / 100
 
 
+# Of the address and of the session: the open tab. Of the session: the tab that the address asked for
+PART, _ASKED = "part", "part of the address"
+
+
+def draw_tabs(parts: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
+    """Draw titles beside each other, and the part of the open one alone. parts: title and part by the key that the address has."""
+    titles = {key: title for key, (title, _) in parts.items()}
+    if PART not in st.session_state:
+        st.session_state[_ASKED] = titles.get(st.query_params.get(PART, ""))
+    asked = st.session_state.get(_ASKED)
+    first = asked if asked in titles.values() else None
+    tabs = st.tabs([*titles.values()], default=first, key=PART, on_change="rerun")
+    for tab, (key, (_, part)) in zip(tabs, parts.items(), strict=True):
+        if tab.open:
+            _keep_choice(key, next(iter(parts)), PART)
+            with tab:
+                part()
+
+
+# Regimes by name ------------------------------------------------------------------------------------------------------
+
+
 def link_regime(name: str) -> str:
     """Return the address of a regime's page, below that of any page."""
     return f"regimes?name={quote(name)}"
 
 
-def draw_tabs(parts: Mapping[str, Callable[[], None]]) -> None:
-    """The open one alone is drawn."""
-    for tab, part in zip(
-        st.tabs([*parts], key="part", on_change="rerun", bind="query-params"), parts.values(), strict=True
-    ):
-        if tab.open:
-            with tab:
-                part()
+def link_regimes(store: Store | None, names: Iterable[str]) -> dict[str, str]:
+    """Return the address of the page of each name that is a regime here, or a suite's variant of one."""
+    if store is None:
+        known = {info.name for info in listing()}
+    else:
+        known = {*store.infos(), *(name for name, regime in store.kinds().items() if regime in store.infos())}
+    return {name: link_regime(name) for name in names if name.partition(", ")[0] in known}
+
+
+def draw_regime_links(store: Store | None, names: Iterable[str]) -> None:
+    """Draw a line with a link for each regime that figures and tables name, in which a name cannot be one."""
+    links = link_regimes(store, dict.fromkeys(names))
+    if links:
+        st.html(fill_template("named.html.tmpl", links=links))
+
+
+def write_linked(text: str, links: Mapping[str, str], limit: int = 500) -> str:
+    """Return text as Markdown that is not obeyed, in which each name of `links` leads to its address."""
+    shown = escape_markdown(text, limit)
+    names = {escape_markdown(name): address for name, address in links.items()}
+    if not names:
+        return shown
+    longest_first = sorted(names, key=len, reverse=True)
+    alone = rf"(?<![\w\\-])(?:{'|'.join(map(re.escape, longest_first))})(?!\w|\\-\w)"
+    return re.sub(alone, lambda found: f"[{found[0]}]({names[found[0]]})", shown)
 
 
 # Text, tables, figures ------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def export_report(results: Path, target: Path, only: str | None = None) -> int:
         "report.html.tmpl",
         suites=sections,
         everything=every,
-        anchors={s["name"]: s["anchor"] for s in sections},
+        anchors={s["name"]: f"#{s['anchor']}" for s in sections},
         columns=columns,
         COLOURS=COLOURS,
         SIGNS=SIGNS,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,15 +15,18 @@ from pathlib import Path
 import gpu_check
 import msgspec
 import pytest
-from gpu_check import Workspace
+import torch
+from gpu_check import Wanted, Workspace
 from running import harness
 
-from harness.allocation.calibration import MeasuredSpeed, read_record
+from harness.allocation.calibration import MeasuredPart, MeasuredSpeed, read_record
 from harness.allocation.cost_model import device_of
 from harness.engines.embedded import account
 from harness.engines.embedded.engine import EmbeddedEngine
+from harness.errors import UsageError
 
 pytestmark = pytest.mark.timeout(900)
+ROOT = Path(__file__).parents[1]
 WITH_OPENRLHF = importlib.util.find_spec("openrlhf") is not None
 
 
@@ -85,6 +90,87 @@ def test_usage() -> None:
     code, _, err = run(Path(__file__), "--device", "cpu", "--only", "bases")  # it was a traceback, after all parts
     assert (code, err.splitlines()[-1][-12:]) == (2, " File exists")
     assert sum(deadline for _, deadline in gpu_check.PARTS.values()) <= 25 * 60
+    assert max(deadline for _, deadline in gpu_check.PARTS.values()) < 10 * 60
+
+
+def test_calls_of_ten_minutes_go_on_where_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a clock that every part moves by its whole deadline; what was found in earlier calls stays in the record."""
+    now = [0.0]
+    monkeypatch.setattr(gpu_check.time, "monotonic", lambda: now[0])
+
+    def take_all_time(name: str, workspace: Workspace, patience: float) -> tuple[MeasuredPart, MeasuredSpeed, int]:
+        now[0] += gpu_check.PARTS[name][1]
+        workspace.folder.mkdir(parents=True)
+        (workspace.folder / "log").write_text(f"what {name} said")
+        state = "skipped" if name == "turns" else "failed" if name == "resumed" else "passed"
+        return MeasuredPart(name=name, state=state, seconds=1.0, words=f"of {name}"), MeasuredSpeed(train=1e12), 0
+
+    monkeypatch.setattr(gpu_check, "run_part", take_all_time)
+    workspace = Workspace("cpu", tmp_path / "scratch")
+
+    def call(**wanted: object) -> tuple[int, list[str], str]:
+        begin = now[0]
+        code = gpu_check.check(workspace, tmp_path, Wanted(**wanted))  # type: ignore[arg-type]
+        assert now[0] - begin <= 600
+        said = capsys.readouterr().out
+        return code, re.findall(r"(?m)^(?:passed|failed|skipped) +(\w+)  ", said), said
+
+    code, ran, said = call()
+    assert (code, ran) == (4, ["environment", "engine", "speed", "lora"])
+    assert "left: bases, resumed, turns; the same command goes on" in said
+    code, ran, said = call()
+    assert (code, ran) == (1, ["bases", "resumed"])
+    assert 'failed: resumed; GPU_CHECK="--only resumed" runs them again' in said
+    code, ran, said = call()
+    assert (code, ran) == (1, ["turns"])
+    assert "not run  turns: of turns" in said
+    assert "what resumed said" in (tmp_path / "resumed.log").read_text()
+    record = read_record(tmp_path / "record.json")
+    assert [part.name for part in record.parts] == [*gpu_check.PARTS]
+    assert record.measured.train == 1e12
+    assert call()[:2] == (1, []), "nothing is left"
+    assert call(only=("resumed",))[:2] == (1, ["resumed"])
+    assert call(again=True)[:2] == (4, ["environment", "engine", "speed", "lora"])
+    (tmp_path / "record.json").write_text("{}")
+    with pytest.raises(UsageError, match="no hardware record"):
+        call()
+
+
+@pytest.mark.parametrize(("gpus", "torch_works", "where"), [(0, True, "core"), (1, True, "image"), (1, False, "clean")])
+def test_torch_is_the_images_where_that_uses_the_gpu(
+    tmp_path: Path, nvidia_smi, gpus: int, torch_works: bool, where: str
+) -> None:  # type: ignore[no-untyped-def]
+    if gpus:
+        nvidia_smi(1, "NVIDIA H100 80GB HBM3", 81559)
+    elif shutil.which("nvidia-smi"):
+        pytest.skip("this machine has a GPU")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {int(not torch_works)}\n")
+    python.chmod(0o755)
+    done = subprocess.run([ROOT / "tools" / "which_torch.sh", python], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, where)
+    assert f"gpu-check-{where}:" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.slow
+def test_beside_an_image_its_torch_stays_and_the_rest_is_pinned(tmp_path: Path) -> None:
+    """The environment of these tests is the image; nothing is fetched, for it has all that is needed."""
+    copy, folder = tmp_path / "copy", tmp_path / "beside"
+    ignored = shutil.ignore_patterns(".git", ".venv*", "results", "*.egg-info", "build", "site", "__pycache__")
+    shutil.copytree(ROOT, copy, ignore=ignored)
+    offline = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
+    command = [copy / "tools" / "beside_image.sh", sys.executable, folder]
+    subprocess.run(command, check=True, timeout=600, env=os.environ | offline)
+    asked = "import json, harness, torch; print(json.dumps([harness.__file__, torch.__file__, torch.__version__]))"
+    done = subprocess.run([folder / "bin" / "python", "-c", asked], capture_output=True, text=True, cwd=tmp_path)
+    ours, theirs, number = json.loads(done.stdout)
+    assert Path(ours).is_relative_to(copy)
+    assert (Path(theirs), number) == (Path(torch.__file__), torch.__version__)
+    owned = "from tools.gpu_check import is_own; print(is_own('experience-sharing-harness'), is_own('torch'))"
+    done = subprocess.run([folder / "bin" / "python", "-c", owned], capture_output=True, text=True, cwd=copy)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 @pytest.mark.slow

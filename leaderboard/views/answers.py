@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any
+from urllib.parse import quote
 
+import pandas as pd
 import streamlit as st
 
 from harness.store.sentences import count_of
@@ -15,10 +17,13 @@ from leaderboard.charts import fill_template
 from leaderboard.data import Store
 from leaderboard.page import (
     Page,
+    choose_key,
     choose_one,
+    draw_regime_links,
     draw_table,
     draw_tabs,
     escape_markdown,
+    link_regimes,
     number_column,
     offer_downloads,
     show_empty,
@@ -37,8 +42,13 @@ samples SEMI JOIN (
 """
 _SOLVED = f"""
 SELECT task, doc_id, policy, coalesce(bool_or(verdict = 'right') FILTER (cell = $2), false) AS ours,
-    coalesce(bool_or(verdict = 'right') FILTER (cell = $3), false) AS theirs, bool_or(verdict = 'invalid') AS invalid
+    coalesce(bool_or(verdict = 'right') FILTER (cell = $3), false) AS theirs, bool_or(verdict = 'invalid') AS invalid,
+    coalesce(bool_or(text <> ''), false) AS readable
 FROM {_LAST} GROUP BY ALL ORDER BY ALL
+"""
+# Decodings of a cell, first one of which texts were kept
+_METRICS = """
+SELECT metric FROM samples WHERE suite = ? AND cell = ? GROUP BY metric ORDER BY bool_or(text <> '') DESC, metric
 """
 _LIMIT = 20_000
 _ANSWERS = f"""
@@ -77,12 +87,21 @@ _TRACE = ", ".join(
         ),
     ]
 )
-SOLVED, LOST = "solved only after sharing", "lost by sharing"
+ALL, READABLE, SOLVED, LOST, INVALID = "all", "readable", "solved", "lost", "invalid"
 _SHOW = {
-    "all questions": lambda rows: rows["ours"] | True,
+    ALL: "all questions",
+    READABLE: "whose answers were kept in words",
+    SOLVED: "solved only after sharing",
+    LOST: "lost by sharing",
+    INVALID: "with an invalid answer",
+}
+"""Choices of questions by their key in the address."""
+_SELECT = {
+    ALL: lambda rows: rows["ours"] | True,
+    READABLE: lambda rows: rows["readable"],
     SOLVED: lambda rows: rows["ours"] & ~rows["theirs"],
     LOST: lambda rows: rows["theirs"] & ~rows["ours"],
-    "with an invalid answer": lambda rows: rows["invalid"],
+    INVALID: lambda rows: rows["invalid"],
 }
 _PER_PAGE, _REPEATS, _TOKENS, _DOWNLOAD = 5, 2, 400, 2000
 
@@ -110,24 +129,22 @@ def draw(store: Store, suite: str) -> None:
     cells_of = {name: [str(by_regime[name][int(one)]) for one in seeds] for name in (ours, theirs)}
     draw_tabs(
         {
-            "Side by side": lambda: _side_by_side(store, suite, pair, ours, theirs),
-            "By label": lambda: _draw_labels(store, suite, cells_of, ours, theirs),
-            "As sent and as read": lambda: _traces(store, suite, pair[ours], ours),
+            "side": ("Side by side", lambda: _side_by_side(store, suite, pair, ours, theirs)),
+            "labels": ("By label", lambda: _draw_labels(store, suite, cells_of, ours, theirs)),
+            "sent": ("As sent and as read", lambda: _traces(store, suite, pair[ours], ours)),
         }
     )
 
 
 def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
     with st.container(horizontal=True, gap="small"):
-        metrics = store.frame(
-            "SELECT DISTINCT metric FROM samples WHERE suite = ? AND cell = ? ORDER BY 1", suite, pair[ours]
-        )
+        metrics = store.frame(_METRICS, suite, pair[ours])
         metric = choose_one("Decoding", list(metrics["metric"]), "decoding", width=130)
-        show = choose_one("Show", [*_SHOW], "show", width=250)
+        place = (suite, pair[ours], pair[theirs], metric)
+        solved = store.frame(_SOLVED, *place)
+        show = choose_key("Show", _list_shows(solved), "show", width=250)
         page = int(st.number_input("Page", 1, 100_000, key="page", bind="query-params", width=120))
-    place = (suite, pair[ours], pair[theirs], metric)
-    solved = store.frame(_SOLVED, *place)
-    chosen = solved[_SHOW[show](solved)]
+    chosen = solved[_SELECT[show](solved)]
     questions = list(dict.fromkeys(chosen["task"] + " " + chosen["doc_id"]))
     by_policy = ", ".join(f"{policy} {count}" for policy, count in chosen.groupby("policy", sort=False).size().items())
     asked = solved[["task", "doc_id"]].drop_duplicates()
@@ -138,10 +155,7 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
             "both sides."
         )
     )
-    with_texts = store.told_suites()
-    if with_texts and suite not in with_texts:
-        other = escape_markdown(with_texts[0])
-        st.caption(f"The answers' texts were not kept with these results; those of {other} were: choose that suite.")
+    _draw_what_was_kept(store, suite, solved)
     shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
     if not shown:
         show_empty("No question for this choice.")
@@ -149,7 +163,9 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
         sides = {name: pair[name] for name in (theirs, ours)}
-        st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, repeats=_REPEATS))
+        links = link_regimes(store, sides)
+        repeats = 1 if show == READABLE else _REPEATS
+        st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, links=links, repeats=repeats))
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
     offer_downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
@@ -177,6 +193,29 @@ def _draw_labels(store: Store, suite: str, cells: Mapping[str, Sequence[str]], o
     offer_downloads(f"labels-{suite}", lambda: rows)
 
 
+def _list_shows(solved: pd.DataFrame) -> dict[str, str]:
+    """Return the choices of questions; where some answers alone were kept in words, those come first."""
+    if not solved["readable"].any() or solved["readable"].all():
+        return {key: title for key, title in _SHOW.items() if key != READABLE}
+    return {READABLE: _SHOW[READABLE], **_SHOW}
+
+
+def _draw_what_was_kept(store: Store, suite: str, solved: pd.DataFrame) -> None:
+    """Say of how many questions the answers can be read, and where others can, unless all can be read."""
+    readable = solved[solved["readable"]][["task", "doc_id"]].drop_duplicates()
+    if len(readable) and not solved["readable"].all():
+        st.caption(
+            f"Of this comparison the answers to {count_of(len(readable), 'question')} were kept in words, one for each policy; of "
+            "the others the verdicts and what was read as the answer. A run of your own keeps all."
+        )
+    told = [other for other in store.told_suites() if other != suite]
+    if readable.empty and told:
+        st.caption(
+            f"The answers' texts were not kept with these results; those of [{escape_markdown(told[0])}]"
+            f"(answers?suite={quote(told[0])}) were."
+        )
+
+
 def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
     traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
     if traces.empty:
@@ -191,6 +230,7 @@ def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
     )
     row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
     st.html(fill_template("trace.html.tmpl", row=row))
+    draw_regime_links(store, [regime])
     st.markdown(
         f"**The answer of {escape_markdown(row['author'])}, as sent and as {escape_markdown(row['receiver'])} read it**"
     )

@@ -16,6 +16,7 @@ from leaderboard.page import (
     Page,
     choose_one,
     draw_figures,
+    draw_regime_links,
     draw_table,
     draw_tabs,
     escape_markdown,
@@ -42,7 +43,13 @@ def draw(store: Store, suite: str) -> None:
     about = cells[cells["seed"] == seed].iloc[0]
     st.query_params[_KEY] = st.session_state[_OPENED] = about["cell"]
     _draw_state(store, about)
-    draw_tabs({"Training": lambda: _training(store, about), "Provenance": lambda: _provenance(about)})
+    draw_regime_links(store, [regime])
+    draw_tabs(
+        {
+            "training": ("Training", lambda: _training(store, about)),
+            "provenance": ("Provenance", lambda: _provenance(about)),
+        }
+    )
 
 
 def _open_asked(cells: pd.DataFrame) -> None:

@@ -14,9 +14,11 @@ from leaderboard.data import Store
 from leaderboard.frames import SPREAD, over_seeds
 from leaderboard.page import (
     Page,
+    choose_key,
     choose_one,
     choose_some,
     draw_figures,
+    draw_regime_links,
     draw_table,
     number_column,
     offer_downloads,
@@ -30,6 +32,8 @@ AXES = {
     "seconds": "CPU-seconds per policy",
 }
 HELD_OUT, REWARD = "held-out accuracy", "training reward"
+# Of the address; held-out curves have the name of their metric
+_OF_REWARD = "reward"
 
 _SPENT = """
 SELECT suite, cell, policy, step, reward_mean, answers,
@@ -75,13 +79,13 @@ def draw(store: Store, suite: str) -> None:
     metrics = list(
         store.frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)["metric"]
     )
-    kinds = [*(f"{HELD_OUT}, {m}" for m in metrics), REWARD]
+    kinds = {**{metric: f"{HELD_OUT}, {metric}" for metric in metrics}, _OF_REWARD: REWARD}
     with st.container(horizontal=True, gap="small"):
-        kind = choose_one("Curve", kinds, "curve", width=260)
+        curve = choose_key("Curve", kinds, "curve", width=260)
         axis = choose_one("Against", list(AXES), "against", width=140)
         mixed = store.frame("SELECT DISTINCT task FROM task_steps WHERE suite = ? ORDER BY task", suite)["task"]
         task = choose_one("Task", [_EVERY_TASK, *mixed], "task", width=220) if len(mixed) else _EVERY_TASK
-    rows = _read_points(store, suite, kind, task)
+    rows = _read_points(store, suite, curve, task)
     if rows["done"].any():
         rows = rows[rows["done"]]  # a mean over seeds of unequal progress would mislead
     if rows.empty:
@@ -97,10 +101,10 @@ def draw(store: Store, suite: str) -> None:
         )
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
-    y_title = "accuracy, %" if kind != REWARD else "share of right answers, %"
+    y_title = "accuracy, %" if curve != _OF_REWARD else "share of right answers, %"
     figures = [
         charts.draw_lines(
-            points[points["group"] == group], f"{group}: {kind}", AXES[axis], y_title, everyone, shown=regimes
+            points[points["group"] == group], f"{group}: {kinds[curve]}", AXES[axis], y_title, everyone, shown=regimes
         )
         for group in groups
     ]
@@ -109,19 +113,20 @@ def draw(store: Store, suite: str) -> None:
         f"Lines: mean over seeds (and over the chosen policies). Bands of one or two regimes, or bars at "
         f"the right of more: {SPREAD}. None with a single seed."
     )
+    draw_regime_links(store, regimes)
     st.header("Area under the curve")
     titles = {"area": number_column("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
     draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
 
 
-def _read_points(store: Store, suite: str, kind: str, task: str) -> pd.DataFrame:
+def _read_points(store: Store, suite: str, curve: str, task: str) -> pd.DataFrame:
     """Return the points of a kind of curve, of all tasks or, of mixed training, of one: a row for each group, regime, seed, policy
     and step; y: a share."""
     if task == _EVERY_TASK:
-        sql, of = (_REWARD, "reward") if kind == REWARD else (_HELD_OUT, kind.removeprefix(f"{HELD_OUT}, "))
+        sql, of = (_REWARD if curve == _OF_REWARD else _HELD_OUT), curve
     else:
-        sql, of = (_REWARD_OF_TASK if kind == REWARD else _HELD_OUT_OF_TASK), task
+        sql, of = (_REWARD_OF_TASK if curve == _OF_REWARD else _HELD_OUT_OF_TASK), task
     return store.frame(sql, suite, of).dropna(subset=["y"])
 
 

@@ -17,7 +17,16 @@ from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.charts import LEGEND, SIGNS
 from leaderboard.data import COUNTED, Store
-from leaderboard.page import Page, choose_one, draw_figures, draw_table, number_column, offer_downloads, show_empty
+from leaderboard.page import (
+    Page,
+    choose_one,
+    draw_figures,
+    draw_regime_links,
+    draw_table,
+    number_column,
+    offer_downloads,
+    show_empty,
+)
 
 _FLOWS = f"""
 SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accepted, f.reason, sum(f.records) AS records,
@@ -71,6 +80,7 @@ def draw(store: Store, suite: str) -> None:
         "several times counts once); the wider, the more did. Under a policy and in the arrow's colour: the policy's own gain in "
         f"points over training without sharing with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
     )
+    draw_regime_links(store, chosen)
     if part.empty:
         st.caption(
             "These results kept what each policy received and used, and not who sent it: of more than two policies, arrows have no "

@@ -23,12 +23,15 @@ from leaderboard.page import (
     choose_one,
     draw_figure,
     draw_forests,
+    draw_regime_links,
     draw_table,
     escape_markdown,
+    link_regimes,
     number_column,
     offer_downloads,
     show_empty,
     show_unfinished,
+    write_linked,
 )
 
 _QUESTIONS = """
@@ -81,7 +84,8 @@ def draw(store: Store, suite: str) -> None:
     variants = {row.regime: row.variant for row in rows}
     of_both = {name: variants[name] for name in (chosen.ours, chosen.theirs)}
     questions = _compare_questions(store, suite, of_both, chosen.metric, chosen.task)
-    st.info(_write_sentence(pairs, questions, chosen), icon=":material/balance:")
+    links = link_regimes(store, (chosen.ours, chosen.theirs))
+    st.info(write_linked(_write_sentence(pairs, questions, chosen), links, 3000), icon=":material/balance:")
     forest, dots = _make_figures(pairs, wide, chosen)
     draw_forests([forest])
     draw_figure(dots, "difference")
@@ -89,6 +93,7 @@ def draw(store: Store, suite: str) -> None:
         "Bars: the 95 % interval of one difference by itself, not corrected. The verdict on a pair is corrected, and that of its "
         f"panel on the ranking page. {escape_markdown(explain_verdicts(chosen.margin), 2000)}"
     )
+    draw_regime_links(store, links)
     st.header("Question by question")
     if questions is None:
         show_empty("No question was answered by both.")
@@ -191,7 +196,7 @@ def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, ch
         each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
         text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {(apart > 0).sum():,}"
         text += f" and worse on {(apart < 0).sum():,}."
-    return escape_markdown(text, 3000)
+    return text
 
 
 def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:

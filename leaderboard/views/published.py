@@ -11,7 +11,15 @@ from harness.published import Publication, PublishedRow, load_publication, publi
 from harness.store.table import MEAN
 from leaderboard import charts
 from leaderboard.data import Store
-from leaderboard.page import Page, draw_figure, draw_table, escape_markdown, number_column, offer_downloads
+from leaderboard.page import (
+    Page,
+    draw_figure,
+    draw_regime_links,
+    draw_table,
+    escape_markdown,
+    number_column,
+    offer_downloads,
+)
 
 # Independent training at the regimes' rollouts, the regime's own objective first
 _BASELINES = ("gspo", "grpo")
@@ -43,6 +51,7 @@ def draw(store: Store | None, suite: str) -> None:
         "A mark: one model of a paper over independent training with the same rollouts. Each paper has its own models, data, "
         "metrics and baselines, and prints no intervals; so compare signs and order, not heights."
     )
+    draw_regime_links(store, rows["regime"])
     draw_table(rows, "papers", "Published accuracies and gains", _COLUMNS)
     if store is not None:
         st.header("Measured here")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,20 +23,28 @@ from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling
 from leaderboard.page import (
     Page,
+    choose_key,
     choose_margin,
     choose_one,
+    choose_segment,
     choose_some,
     draw_forests,
+    draw_regime_links,
     draw_table,
     draw_tabs,
     escape_markdown,
+    link_regimes,
     number_column,
     offer_downloads,
     show_empty,
     show_unfinished,
+    write_linked,
 )
 
-_SORTS = ("best first", "suite order", "name", "cheapest first")
+BEST, IN_SUITE, BY_NAME, CHEAPEST = "best", "suite", "name", "cost"
+_SORTS = {BEST: "best first", IN_SUITE: "suite order", BY_NAME: "name", CHEAPEST: "cheapest first"}
+"""Orders of the page by their key in the address, the default first."""
+_SHOWS = {"gain": "gain", "accuracy": "accuracy"}
 # Figures before "show all"
 _SHOWN = 2
 
@@ -49,14 +58,12 @@ def draw(store: Store, suite: str) -> None:
     top = st.container()
     metrics, policies, groups, tasks = (list(dict.fromkeys(table[c])) for c in ("metric", "policy", "group", "task"))
     with st.container(horizontal=True, gap="small"):
-        measure = st.segmented_control(
-            "Show", ["gain", "accuracy"], default="gain", required=True, key="show", bind="query-params"
-        )
+        measure = choose_segment("Show", _SHOWS, "show")
         metric = choose_one("Metric", metrics, "metric", width=120)
         policies.sort(key=lambda p: p != MEAN)
-        called = {MEAN: "mean of the group"}
-        policy = choose_one("Policy", policies, "policy", format_func=lambda p: called.get(p, p), width=175)
-        sort = choose_one("Sort", _SORTS, "sort", width=150)
+        called = {name: "mean of the group" if name == MEAN else name for name in policies}
+        policy = choose_key("Policy", called, "policy", width=175)
+        sort = choose_key("Sort", _SORTS, "sort", width=150)
         margin = choose_margin()
     with st.container(horizontal=True, gap="small"):
         groups, tasks = choose_some("Groups", groups, "group"), choose_some("Benchmarks", tasks, "task")
@@ -69,23 +76,26 @@ def draw(store: Store, suite: str) -> None:
         show_empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
         return
     with top:
-        _draw_answer(said, store.rate(suite))
+        links = link_regimes(store, store.regimes(suite))
+        _draw_answer(said, store.rate(suite), links)
     order = _sorted(sort, said, rows, measure)
-    forests = store.panels(suite, choice, margin, measure, tuple(order))
+    panels = store.panels(suite, choice, margin, measure, tuple(order))
+    forests = [replace(panel, links=links) for panel in panels]
     starts = [m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks]
-    parts: dict[str, Callable[[], None]] = {
-        "Figures": lambda: _draw_forests(forests),
-        "Table": lambda: _draw_table(readable(rows, order, margin)),
+    parts: dict[str, tuple[str, Callable[[], None]]] = {
+        "figures": ("Figures", lambda: _draw_forests(forests)),
+        "table": ("Table", lambda: _draw_table(readable(rows, order, margin))),
     }
     paced = [row for row in choose_rows(store.rows(suite, margin)) if row.group in groups and row.task in tasks]
     if any(row.pace_curve or row.equal_cost_baseline for row in paced):
-        parts["Pace and end"] = lambda: _draw_pace(paced)
+        parts["pace"] = ("Pace and end", lambda: _draw_pace(paced))
     if len(forests) > 1:
-        parts["Across all panels"] = lambda: _draw_across(store.across(suite, choice))
+        parts["across"] = ("Across all panels", lambda: _draw_across(store.across(suite, choice)))
     if starts:
-        parts["Before and after the start"] = lambda: _draw_starts(starts)
+        parts["starts"] = ("Before and after the start", lambda: _draw_starts(starts))
     draw_tabs(parts)
     _draw_legend(margin)
+    draw_regime_links(store, order)
     offer_downloads(f"ranking-{suite}", lambda: rows, forests)
 
 
@@ -111,13 +121,14 @@ def _draw_table(full: pd.DataFrame) -> None:
     draw_table(full, "ranking-table", "The ranking as a table", _COLUMNS, column_order=telling(full))
 
 
-def _draw_answer(said: Outcome, rate: float | None) -> None:
-    st.info(escape_markdown(write_summary(said.ranking, rate), 2000), icon=":material/gavel:")
+def _draw_answer(said: Outcome, rate: float | None, links: Mapping[str, str]) -> None:
+    st.info(write_linked(write_summary(said.ranking, rate), links, 2000), icon=":material/gavel:")
     lines = said.lines
     if not lines.empty:
-        st.html(fill_template("answers_table.html.tmpl", rows=lines, name="Every regime: whom it helps, at what cost"))
+        name = "Every regime: whom it helps, at what cost"
+        st.html(fill_template("answers_table.html.tmpl", rows=lines, name=name, links=links))
     with st.expander("The same in full, regime by regime"):
-        st.markdown(escape_markdown(" ".join([write_sentence(said.ranking), write_doubt(said.ranking)]), 3000))
+        st.markdown(write_linked(" ".join([write_sentence(said.ranking), write_doubt(said.ranking)]), links, 3000))
 
 
 def _draw_pace(rows: Sequence[ShowRow]) -> None:
@@ -160,7 +171,7 @@ def _draw_starts(stages: Sequence[TrainingMoment]) -> None:
 
 
 def _sorted(sort: str, said: Outcome, rows: pd.DataFrame, measure: str) -> list[str]:
-    """Return the regimes in the page's one order. measure: `best first` goes by it; a baseline gains nothing."""
+    """Return the regimes in the page's one order. measure: best first goes by it; a baseline gains nothing."""
     means = rows.groupby("regime", sort=False)[["accuracy", "cpu_seconds", "gpu_seconds"]].mean()
     gains = {rank.regime: rank.gain or 0.0 for rank in said.ranking.ranks}
     accuracies = {**means["accuracy"].to_dict(), **{rank.regime: rank.accuracy for rank in said.ranking.ranks}}
@@ -169,10 +180,10 @@ def _sorted(sort: str, said: Outcome, rows: pd.DataFrame, measure: str) -> list[
     else:
         best = sorted(means.index, key=lambda regime: -accuracies[regime])
     orders = {
-        "name": sorted(means.index),
-        "suite order": means.index,
-        "cheapest first": (means["cpu_seconds"] + means["gpu_seconds"]).sort_values().index,
-        "best first": best,
+        BY_NAME: sorted(means.index),
+        IN_SUITE: means.index,
+        CHEAPEST: (means["cpu_seconds"] + means["gpu_seconds"]).sort_values().index,
+        BEST: best,
     }
     return list(orders[sort])
 

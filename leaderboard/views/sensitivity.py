@@ -15,6 +15,7 @@ from leaderboard.page import (
     Page,
     choose_one,
     draw_figures,
+    draw_regime_links,
     draw_table,
     escape_markdown,
     number_column,
@@ -64,6 +65,7 @@ def draw(store: Store, suite: str) -> None:
         return
     _draw_tuned(store, tuning)
     variants = {v.label: v for v in tuning.variants}
+    draw_regime_links(store, dict.fromkeys(v.variant for v in tuning.variants))
     name = choose_one("Regime", [*variants], "tuned", [*variants][-1], width=220)
     variant = variants[name]
     baseline = next(v for v in tuning.variants if (v.variant, v.on) == (tuning.baseline, variant.on))

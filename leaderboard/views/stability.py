@@ -11,12 +11,23 @@ import streamlit as st
 from leaderboard import charts
 from leaderboard.data import COUNTED, Store
 from leaderboard.frames import SPREAD, over_seeds
-from leaderboard.page import Page, choose_one, choose_some, draw_figure, escape_markdown, offer_downloads, show_empty
+from leaderboard.page import (
+    Page,
+    choose_key,
+    choose_keys,
+    choose_some,
+    draw_figure,
+    draw_regime_links,
+    escape_markdown,
+    offer_downloads,
+    show_empty,
+)
 
 
 class Measure(NamedTuple):
-    """A column of `steps` (SQL), its meaning, its value where no peer answer was let in and none was measured."""
+    """A column of `steps` (SQL) under a title, its meaning, its value where no peer answer was let in and none was measured."""
 
+    title: str
     sql: str
     meaning: str
     without_peers: float | None = None
@@ -27,64 +38,86 @@ class Measure(NamedTuple):
         return next(units, "value")
 
 
+# By their key in the address
 MEASURES: dict[str, Measure] = {
-    "peer-only support": Measure(
+    "support": Measure(
+        "peer-only support",
         "peer_only_support_share",
         "share of the tokens with a gradient that lie in a peer's answers made likelier where no own answer was right",
         0.0,
     ),
-    "all-wrong prompts": Measure(
-        "prompts_all_wrong / nullif(prompts, 0)", "share of prompts on which all own answers were wrong"
+    "all-wrong": Measure(
+        "all-wrong prompts",
+        "prompts_all_wrong / nullif(prompts, 0)",
+        "share of prompts on which all own answers were wrong",
     ),
-    "peer-solved prompts": Measure(
+    "peer-solved": Measure(
+        "peer-solved prompts",
         "prompts_rescued / nullif(prompts_all_wrong, 0)",
         "share of the all-wrong prompts that a peer solved",
     ),
-    "peer data used": Measure(
+    "peer-used": Measure(
+        "peer data used",
         "peer_used / nullif(others, 0)",
         "share of the other policies' answers with a nonzero gradient",
         0.0,
     ),
-    "second moment of the weights": Measure(
+    "second-moment": Measure(
+        "second moment of the weights",
         "weight_second_moment",
         "mean of the squared importance weights on peer data, before clipping; 1 without peers, and 1 for imitation (SGT), "
         "which uses no ratio and pays in bias instead; of LUFFY and CHORD their tokens' weights, which are below 1",
         1.0,
     ),
-    "effective sample size": Measure(
+    "effective-sample": Measure(
+        "effective sample size",
         "effective_sample_size",
         "share of the peer data that its importance or token weights leave; 1 without peers and for imitation (SGT)",
         1.0,
     ),
-    "clipped peer data": Measure(
+    "clipped": Measure(
+        "clipped peer data",
         "clipped_share",
         "share of the peer tokens with advantage and weight whose gradient a bound of the ratio took away",
         0.0,
     ),
-    "refused peer data": Measure("refused_share", "share of peer records that the receiver refused", 0.0),
-    "second round": Measure("hinted_answers / nullif(rollouts, 0)", "share of rollouts sampled with a hint", 0.0),
-    "right with a hint": Measure("hinted_right / nullif(hinted_answers, 0)", "share of the second round's answers"),
-    "gradient norm": Measure("gradient_norm", "before clipping, mean over the step's updates"),
-    "peer to own gradient": Measure(
+    "refused": Measure("refused peer data", "refused_share", "share of peer records that the receiver refused", 0.0),
+    "hinted": Measure(
+        "second round", "hinted_answers / nullif(rollouts, 0)", "share of rollouts sampled with a hint", 0.0
+    ),
+    "hinted-right": Measure(
+        "right with a hint", "hinted_right / nullif(hinted_answers, 0)", "share of the second round's answers"
+    ),
+    "gradient-norm": Measure("gradient norm", "gradient_norm", "before clipping, mean over the step's updates"),
+    "peer-gradient": Measure(
+        "peer to own gradient",
         "peer_gradient_norm / nullif(own_gradient_norm, 0)",
         "norm of the peer terms' gradient over that of the own terms",
         0.0,
     ),
-    "cosine of own and peer": Measure("own_peer_cosine", "between the gradients of own and of peer terms"),
-    "KL to the step's start": Measure("kl_step", "nats per token"),
-    "KL to the base policy": Measure("kl_base", "nats per token"),
-    "sampler drift": Measure("sampler_drift", "nats per token between the sampler and the trainer, mean"),
-    "sampler drift, 99 %": Measure("sampler_drift_p99", "nats per token that 99 % of the tokens stay below"),
-    "answers the sampler puts outside the window": Measure(
+    "cosine": Measure("cosine of own and peer", "own_peer_cosine", "between the gradients of own and of peer terms"),
+    "kl-step": Measure("KL to the step's start", "kl_step", "nats per token"),
+    "kl-base": Measure("KL to the base policy", "kl_base", "nats per token"),
+    "drift": Measure("sampler drift", "sampler_drift", "nats per token between the sampler and the trainer, mean"),
+    "drift-99": Measure(
+        "sampler drift, 99 %", "sampler_drift_p99", "nats per token that 99 % of the tokens stay below"
+    ),
+    "drift-outside": Measure(
+        "answers the sampler puts outside the window",
         "sampler_drift_outside",
         "share of own answers whose first ratio to the sampler's log-probabilities is outside the regime's own bounds",
     ),
-    "entropy": Measure("entropy", "nats per token of the sampling distribution, estimated from the sampled tokens"),
+    "entropy": Measure(
+        "entropy", "entropy", "nats per token of the sampling distribution, estimated from the sampled tokens"
+    ),
 }
 
-NOISE = "gradient noise"
-_PER_CELL = {name: Measure(f"avg({m.sql})", m.meaning, m.without_peers) for name, m in MEASURES.items()} | {
+NOISE, SUPPORT, SECOND_MOMENT = "noise", "support", "second-moment"
+_FIRST = (SUPPORT, SECOND_MOMENT, "all-wrong", "entropy")
+"""Measures that are drawn over steps unless others are chosen."""
+_PER_CELL = {key: m._replace(sql=f"avg({m.sql})") for key, m in MEASURES.items()} | {
     NOISE: Measure(
+        "gradient noise",
         "stddev_samp(gradient_norm) / avg(gradient_norm)",
         "standard deviation of the gradient norm over steps, over its mean",
     )
@@ -109,8 +142,8 @@ FROM current_cells c JOIN {_OTHERS} t USING (suite, cell) WHERE c.suite = $1 AND
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
     with st.container(horizontal=True, gap="small"):
-        across = choose_one("Support (across)", [NOISE, *MEASURES], "x", "peer-only support", width=260)
-        up = choose_one("Stability (up)", [NOISE, *MEASURES], "y", "second moment of the weights", width=260)
+        across = choose_key("Support (across)", _list_titles(SUPPORT), "x", width=260)
+        up = choose_key("Stability (up)", _list_titles(SECOND_MOMENT), "y", width=260)
     cells = store.frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
     cells = cells[cells["group"].isin(groups)]
@@ -126,6 +159,7 @@ def draw(store: Store, suite: str) -> None:
         f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
         "with a single seed."
     )
+    draw_regime_links(store, order)
     offer_downloads(f"stability-{suite}", lambda: cells, figures)
 
 
@@ -135,7 +169,8 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
     rows = pd.concat([known.assign(kind="cell"), means])
     log_y = bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min())
-    figure = charts.draw_plane(rows, "Support gained, stability paid", across, up, order, log_y)
+    titles = _PER_CELL[across].title, _PER_CELL[up].title
+    figure = charts.draw_plane(rows, "Support gained, stability paid", *titles, order, log_y)
     draw_figure(figure, "plane")
     measured = set(known["regime"])
     absent = escape_markdown(", ".join(regime for regime in order if regime not in measured))
@@ -149,12 +184,13 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
 
 def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[charts.Figure]:
     """Draw the measures that the reader chooses over steps, two beside each other; return the figures."""
-    defaults = ["peer-only support", "second moment of the weights", "all-wrong prompts", "entropy"]
-    chosen = st.multiselect("Measures", list(MEASURES), default=defaults, key="measures", bind="query-params")
+    titles = {key: measure.title for key, measure in MEASURES.items()}
+    chosen = choose_keys("Measures", titles, "measures", _FIRST)
     places = (place for _ in chosen[::2] for place in st.columns(2))
     figures = []
-    for place, name in zip(places, chosen, strict=False):
-        measure = MEASURES[name]
+    for place, key in zip(places, chosen, strict=False):
+        measure = MEASURES[key]
+        name = measure.title
         rows = store.frame(_STEPS.format(value=f"({measure.sql})"), suite)
         rows = rows[rows["group"].isin(groups)]
         if rows.empty:
@@ -164,15 +200,20 @@ def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Seq
         measured = set(rows["regime"])
         present = [regime for regime in order if regime in measured]
         figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=present)
-        draw_figure(figure, f"component-{name}", place)
+        draw_figure(figure, f"component-{key}", place)
         place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
         figures.append(figure)
     return figures
 
 
-def _of_cell(name: str) -> str:
+def _list_titles(first: str) -> dict[str, str]:
+    """Return the titles of what a plane can show, one before the others."""
+    return {key: _PER_CELL[key].title for key in dict.fromkeys((first, NOISE, *MEASURES))}
+
+
+def _of_cell(key: str) -> str:
     """Return the SQL of a measure over a cell's steps."""
-    measure = _PER_CELL[name]
+    measure = _PER_CELL[key]
     known = measure.without_peers
     alone = f"CASE WHEN sum(peer_received) = 0 THEN {known} END"
     return measure.sql if known is None else f"coalesce({measure.sql}, {alone})"

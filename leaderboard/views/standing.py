@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
-from typing import cast, get_args
+from typing import cast
 from urllib.parse import quote
 
 import streamlit as st
@@ -32,10 +33,13 @@ from leaderboard.page import (
     Page,
     choose_key,
     choose_margin,
+    choose_segment,
     escape_markdown,
     link_regime,
+    link_regimes,
     read_theme,
     show_empty,
+    write_linked,
 )
 
 _TOLD: dict[Settings, str] = {
@@ -46,6 +50,8 @@ _TOLD: dict[Settings, str] = {
 _AXIS = 0.2
 """Half of the width of a cell's axis, as a share."""
 _BY_NAME, _BY_COST = "name", "cost"
+_ALONE = "independent"
+"""Training without sharing, whose name is also a word of every sentence."""
 _MOST = 2
 """Findings of one answer that are shown before "and ... more"."""
 _WAYS = (
@@ -77,16 +83,7 @@ def _draw_board(store: Store) -> None:
     top = st.container()
     st.header("Every setting", anchor="settings")
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
-        asked = st.segmented_control(
-            "Settings",
-            get_args(Settings),
-            default="defaults",
-            required=True,
-            key="settings",
-            bind="query-params",
-            format_func=lambda s: _TOLD[s],
-        )
-        which = cast(Settings, asked)
+        which = cast(Settings, choose_segment("Settings", cast(Mapping[str, str], _TOLD), "settings"))
         columns = {_key(setting): _called(setting) for setting in store.board(which).settings}
         sort = choose_key("Sort by", {_BY_NAME: "name", _BY_COST: "cost", **columns}, "by", width=330)
         margin = choose_margin()
@@ -108,7 +105,8 @@ def _draw_answers(store: Store, margin: float) -> None:
     if not defaults.sections and not tuned.sections:
         return
     first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
-    st.markdown(f"**{escape_markdown(first, 2000)}**")
+    links = link_regimes(store, (name for name, regime in store.kinds().items() if regime != _ALONE))
+    st.markdown(f"**{write_linked(first, links, 2000)}**")
     told = store.told_suites()
     values = {
         "kinds": store.answers(margin),
@@ -121,7 +119,7 @@ def _draw_answers(store: Store, margin: float) -> None:
     }
     st.html(fill_template("kinds.html.tmpl", **values))
     with st.expander("More in words"):
-        st.markdown("\n".join(f"- {escape_markdown(said, 2000)}" for said in rest))
+        st.markdown("\n".join(f"- {write_linked(said, links, 2000)}" for said in rest))
 
 
 def _draw_sections(store: Store, board: Board, sort: str, margin: float) -> None:
