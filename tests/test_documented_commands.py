@@ -146,3 +146,12 @@ def test_commands_were_found_and_a_wrong_one_is_refused() -> None:
                   "pip install 'experience-sharing-harness[frobnicate]'"):  # fmt: skip
         with pytest.raises((AssertionError, subprocess.CalledProcessError)):
             right(wrong)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_names_its_purpose_in_its_first_line(page: Path) -> None:
+    """Below the title a whole sentence, before any heading, table, list or command."""
+    title, first, *_ = page.read_text("utf-8").split("\n\n")
+    assert re.fullmatch(r"# [^\n]+", title)
+    assert re.match(r"[A-Z`*][^|]*?\.(\s|$)", first.replace("\n", " ")), first
+    assert not first.startswith(("    ", "#", "|", "- ", "!"))

@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from synthetic_results import REGIMES, write_cell, write_results, write_rows, write_trials
 
@@ -30,8 +29,8 @@ from harness.errors import StoreError
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store import standing
-from harness.store.ingest import ingest_journals
-from harness.store.journal import read_journal
+from harness.store.ingest import ingest
+from harness.store.journal import read_columns, read_journal, write_columns
 from harness.store.kind_answers import QUESTIONS, answer_by_kind, list_harmed
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
 from harness.store.ranking import make_heading, rank_regimes
@@ -725,7 +724,7 @@ def test_a_choice_is_in_the_address_by_its_key(stores: dict[str, Path], slug: st
     app = page(stores["large"], slug)
     assert choice not in app.query_params, "the default is left out"
     app.selectbox(key=choice).select(label if label in app.selectbox(key=choice).options else key).run()
-    assert app.query_params[choice] == [key]
+    assert app.query_params[choice] in (key, [key])
     assert page(stores["large"], slug, **{choice: key}).selectbox(key=choice).value == key
 
 
@@ -735,14 +734,16 @@ def test_of_results_that_kept_some_answers_in_words_those_are_shown_first(
 ) -> None:
     write_results(tmp_path, "few", groups=DUO, regimes=REGIMES[:2], seeds=(1,), steps=1, questions=12)
     write_results(tmp_path, "none", groups=DUO, regimes=REGIMES[:2], seeds=(1,), steps=1, questions=12)
-    for folder in tmp_path.glob("*/*/journal/*/samples.parquet"):
-        table = pq.read_table(folder)
-        kept = choose_readable(table, 10 if "few" in folder.parts else 0)
-        emptied = pc.if_else(kept, table["text"], pa.scalar("", pa.string()))
-        pq.write_table(table.set_column(table.schema.get_field_index("text"), "text", emptied), folder)
+    for file in [*tmp_path.glob("*/*/journal/*/samples-*.arrow")]:
+        name, table = read_columns(file)
+        kept = choose_readable(table, 10 if "few" in file.parts else 0)
+        for column in ("prompt", "text"):
+            emptied = pc.if_else(kept, table[column], pa.scalar("", pa.string()))
+            table = table.set_column(table.schema.get_field_index(column), column, emptied)
+        file.unlink()
+        write_columns(file.parent, name, table)
     ingest_journals(tmp_path)
     app = page(tmp_path, "answers", "few")
-    assert "The answers".lower() in said(app).lower()
     assert "the answers to 5 questions were kept in words" in said(app)
     html = html_of(app)
     assert "so it is \\boxed{" in html

@@ -21,6 +21,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "keys.md"
 HEAD = """\
 # Every key of a suite
 
+Every key of a suite file, with its type, default and bounds.
+
 Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. In brackets: default and type.
 A key without a default is required, unless its line says otherwise. Limits of a million and more are left out. To override a key
 for one run: `harness run SUITE --set training.steps=10`. Training samples at `training.temperature` from the whole distribution,
