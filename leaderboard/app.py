@@ -31,6 +31,7 @@ _STYLE = """<style>[data-stale=true] {opacity: 1 !important; transition: none !i
 [data-testid=stCaptionContainer], [data-testid=stCaptionContainer] * {
     color: inherit !important; opacity: .95 !important}
 [data-testid=stHeading] h2 {font-size: 1.6rem}
+[data-testid=stMain] a[href^="regimes?"] {color: inherit}
 [data-testid=stMainBlockContainer] {padding-top: 3.5rem}
 [data-testid=stButtonGroup] button[aria-checked=true] p, [data-testid=stTab] p {color: INK !important}</style>"""
 

@@ -109,14 +109,15 @@ def draw_lines(
     """Draw means over x, with bands for one or two regimes, else with bars at the lines' ends.
 
     Columns: regime, x, y, low, high. order: of the regimes. panel: height in pixels, without the legend. shown: what the
-    legend names. named: colours go by the name. The y axis is logarithmic where positive values span four powers of ten.
+    legend names; without any there is none. named: colours go by the name. The y axis is logarithmic where positive values span
+    four powers of ten.
     """
     logarithmic = bool((rows["y"] > 0).all() and rows["y"].max() > 1e4 * rows["y"].min())
     if logarithmic:
         rows = rows.assign(low=rows["low"].clip(lower=rows["y"].min()))
     present = list(order if shown is None else shown)
     colours, dashes = _choose_looks(order, named)
-    colour = _colour("regime", order, colours, _legend(2, present))
+    colour = _colour("regime", order, colours, _legend(2, present) if present else None)
     dash = _nominal("regime") | {"scale": {"domain": list(order), "range": dashes}, "legend": None}
     x = {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
     y = _numbers("y", y_title, rows[["low", "high"]].to_numpy().ravel(), logarithmic)

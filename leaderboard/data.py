@@ -142,6 +142,22 @@ class Store:
         table = self.show(suite)
         return None if table.empty else self.answer(suite, opening(table))
 
+    def order_regimes(self, suite: str, regimes: Sequence[str], baseline: str) -> list[str]:
+        """Order the regimes as the page of the suite does, by their gain; those without one and training without sharing come
+        last.
+
+        The first is never the baseline, nor a variant of it where anything else has finished.
+        """
+        told = self.headline(suite)
+        gains = {rank.regime: rank.gain for rank in told.ranking.ranks if rank.gain is not None} if told else {}
+        kinds = self.kinds()
+
+        def place(regime: str) -> tuple[bool, bool, bool, float]:
+            alone = kinds.get(regime.partition(", ")[0], regime) == kinds.get(baseline, baseline)
+            return regime == baseline, alone, regime not in gains, -gains.get(regime, 0.0)
+
+        return sorted(regimes, key=place)
+
     def across(self, suite: str, choice: ShownChoice) -> list[Aggregate]:
         return aggregate_panels([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 

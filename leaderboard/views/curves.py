@@ -96,26 +96,35 @@ def draw(store: Store, suite: str) -> None:
         groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
         policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
         everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
-        regimes = choose_some(
-            "Regimes (none: all)", everyone, "regime", _choose_two(rows, everyone, _find_baseline(store, suite))
-        )
+        regimes = choose_some("Regimes (none: all)", everyone, "regime", _choose_two(store, suite, everyone))
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if curve != _OF_REWARD else "share of right answers, %"
     figures = [
         charts.draw_lines(
-            points[points["group"] == group], f"{group}: {kinds[curve]}", AXES[axis], y_title, everyone, shown=regimes
+            points[points["group"] == group],
+            f"{group}: {kinds[curve]}",
+            AXES[axis],
+            y_title,
+            everyone,
+            shown=regimes if group == groups[0] else (),
         )
         for group in groups
     ]
     draw_figures(figures, "curve")
     st.caption(
-        f"Lines: mean over seeds (and over the chosen policies). Bands of one or two regimes, or bars at "
-        f"the right of more: {SPREAD}. None with a single seed."
+        "Lines: mean over seeds (and over the chosen policies), named below the first figure. Bands of one or two regimes, or bars "
+        f"at the right of more: {SPREAD}. None with a single seed."
     )
     draw_regime_links(store, regimes)
     st.header("Area under the curve")
-    titles = {"area": number_column("Mean accuracy over training, %", "%.1f"), "interval": "95 % interval"}
+    titles = {
+        "group": "Group",
+        "regime": "Regime",
+        "seeds": "Seeds",
+        "area": number_column("Mean accuracy over training, %", "%.1f"),
+        "interval": "95 % interval",
+    }
     draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
 
@@ -135,11 +144,10 @@ def _find_baseline(store: Store, suite: str) -> str:
     return str(known.iloc[0]) if len(known) else ""
 
 
-def _choose_two(rows: pd.DataFrame, everyone: Sequence[str], baseline: str) -> list[str]:
-    """Return the regime that ends highest beside the baseline, and the baseline, or the next one where that is absent."""
-    last = rows[rows["steps"] == rows.groupby("group")["steps"].transform("max")]
-    means = last.groupby("regime")["y"].mean().sort_values(ascending=False)
-    ranked = [name for name in means.index if name != baseline]
+def _choose_two(store: Store, suite: str, everyone: Sequence[str]) -> list[str]:
+    """Return the regime that gains most and the baseline, or the next one where that is absent."""
+    baseline = _find_baseline(store, suite)
+    ranked = [name for name in store.order_regimes(suite, everyone, baseline) if name != baseline]
     others = [name for name in everyone if name == baseline] + ranked[1:]
     return [*ranked[:1], *others[:1]]
 

@@ -70,7 +70,7 @@ def draw(store: Store, suite: str) -> None:
     if len(regimes) < 2:
         show_unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
-    chosen = _choose(seeds, regimes)
+    chosen = _choose(store, suite, seeds, regimes)
     if chosen.ours == chosen.theirs:
         show_empty("A regime against itself: choose another one.")
         return
@@ -90,9 +90,13 @@ def draw(store: Store, suite: str) -> None:
     draw_forests([forest])
     draw_figure(dots, "difference")
     st.caption(
-        "Bars: the 95 % interval of one difference by itself, not corrected. The verdict on a pair is corrected, and that of its "
-        f"panel on the ranking page. {escape_markdown(explain_verdicts(chosen.margin), 2000)}"
+        "Bars: the 95 % interval of one difference by itself, not corrected. Marks: its verdict, which is corrected."
     )
+    with st.expander("How verdicts are made"):
+        st.markdown(
+            "The verdict on a pair is the one that its panel has on the page One suite. "
+            f"{escape_markdown(explain_verdicts(chosen.margin), 2000)}"
+        )
     draw_regime_links(store, links)
     st.header("Question by question")
     if questions is None:
@@ -102,16 +106,11 @@ def draw(store: Store, suite: str) -> None:
     offer_downloads(f"{chosen.ours}-against-{chosen.theirs}", lambda: wide, [forest, dots])
 
 
-def _choose(seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
+def _choose(store: Store, suite: str, seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
     """Draw the page's choices; by default the best regime against the baseline."""
     baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
-    fair = (seeds["policy"] == MEAN) & (seeds["baseline"] == baseline)
-    means = seeds[fair].groupby("regime")["accuracy"].mean()
-    best = str(means.idxmax()) if len(means) else baseline
-    if best == baseline:
-        best = next(regime for regime in reversed(regimes) if regime != baseline)
-    ranked = [best, *(name for name in means.sort_values(ascending=False).index if name != best)]
-    ordered = [*ranked, *(name for name in regimes if name not in ranked)]
+    ordered = store.order_regimes(suite, regimes, baseline)
+    best = ordered[0]
     with st.container(horizontal=True, gap="small"):
         return _Chosen(
             ours=choose_one("Regime", ordered, "a", best, width=170),
@@ -207,7 +206,10 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         counts = ((apart > 0).sum(), (apart == 0).sum(), (apart < 0).sum())
         rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(to_bounds(mean))))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
-    titles = {"difference": number_column("Difference, points", "%+.1f"), "interval": "95 % interval over questions"}
+    titles = {name: name.capitalize() for name in columns} | {
+        "difference": number_column("Difference, points", "%+.1f"),
+        "interval": "95 % interval over questions",
+    }
     draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "

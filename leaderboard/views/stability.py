@@ -156,8 +156,8 @@ def draw(store: Store, suite: str) -> None:
     st.header("Components over steps")
     figures += _draw_components(store, suite, groups, order)
     st.caption(
-        f"Lines: mean over seeds, of each seed over the groups and their policies. Bars at the right, or bands: {SPREAD}; none "
-        "with a single seed."
+        "Lines: mean over seeds, of each seed over the groups and their policies, named below the first figure. Bars at the right, "
+        f"or bands: {SPREAD}; none with a single seed."
     )
     draw_regime_links(store, order)
     offer_downloads(f"stability-{suite}", lambda: cells, figures)
@@ -197,9 +197,8 @@ def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Seq
             place.caption(f"{name}: not measured in this suite.")
             continue
         points = over_seeds(rows, [], "steps", most=1.0 if measure.unit == "share" else None)
-        measured = set(rows["regime"])
-        present = [regime for regime in order if regime in measured]
-        figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=present)
+        named = () if figures else order
+        figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=named)
         draw_figure(figure, f"component-{key}", place)
         place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
         figures.append(figure)
