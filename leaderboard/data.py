@@ -158,6 +158,14 @@ class Store:
 
         return sorted(regimes, key=place)
 
+    def choose_two(self, suite: str, regimes: Sequence[str]) -> list[str]:
+        """Return the regime that gains most and the baseline, or the next one where that is absent."""
+        known = self.frame("SELECT baseline FROM suites WHERE suite = ?", suite)["baseline"]
+        baseline = str(known.iloc[0]) if len(known) else ""
+        ranked = [name for name in self.order_regimes(suite, regimes, baseline) if name != baseline]
+        others = [name for name in regimes if name == baseline] + ranked[1:]
+        return [*ranked[:1], *others[:1]]
+
     def across(self, suite: str, choice: ShownChoice) -> list[Aggregate]:
         return aggregate_panels([r for r in choice.seeds(self.seeds(suite)) if r.policy == choice.policy])
 

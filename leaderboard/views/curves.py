@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pandas as pd
 import streamlit as st
 
@@ -96,7 +94,7 @@ def draw(store: Store, suite: str) -> None:
         groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
         policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
         everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
-        regimes = choose_some("Regimes (none: all)", everyone, "regime", _choose_two(store, suite, everyone))
+        regimes = choose_some("Regimes (none: all)", everyone, "regime", store.choose_two(suite, everyone))
     rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if curve != _OF_REWARD else "share of right answers, %"
@@ -137,19 +135,6 @@ def _read_points(store: Store, suite: str, curve: str, task: str) -> pd.DataFram
     else:
         sql, of = (_REWARD_OF_TASK if curve == _OF_REWARD else _HELD_OUT_OF_TASK), task
     return store.frame(sql, suite, of).dropna(subset=["y"])
-
-
-def _find_baseline(store: Store, suite: str) -> str:
-    known = store.frame("SELECT baseline FROM suites WHERE suite = ?", suite)["baseline"]
-    return str(known.iloc[0]) if len(known) else ""
-
-
-def _choose_two(store: Store, suite: str, everyone: Sequence[str]) -> list[str]:
-    """Return the regime that gains most and the baseline, or the next one where that is absent."""
-    baseline = _find_baseline(store, suite)
-    ranked = [name for name in store.order_regimes(suite, everyone, baseline) if name != baseline]
-    others = [name for name in everyone if name == baseline] + ranked[1:]
-    return [*ranked[:1], *others[:1]]
 
 
 def _areas(rows: pd.DataFrame) -> pd.DataFrame:

@@ -183,21 +183,22 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
 
 
 def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[charts.Figure]:
-    """Draw the measures that the reader chooses over steps, two beside each other; return the figures."""
+    """Draw the measures and regimes that the reader chooses over steps, two figures beside each other; return the figures."""
     titles = {key: measure.title for key, measure in MEASURES.items()}
     chosen = choose_keys("Measures", titles, "measures", _FIRST)
+    regimes = choose_some("Regimes (none: all)", order, "regime", store.choose_two(suite, order))
     places = (place for _ in chosen[::2] for place in st.columns(2))
     figures = []
     for place, key in zip(places, chosen, strict=False):
         measure = MEASURES[key]
         name = measure.title
         rows = store.frame(_STEPS.format(value=f"({measure.sql})"), suite)
-        rows = rows[rows["group"].isin(groups)]
+        rows = rows[rows["group"].isin(groups) & rows["regime"].isin(regimes)]
         if rows.empty:
-            place.caption(f"{name}: not measured in this suite.")
+            place.caption(f"{name}: not measured of these regimes.")
             continue
         points = over_seeds(rows, [], "steps", most=1.0 if measure.unit == "share" else None)
-        named = () if figures else order
+        named = () if figures else regimes
         figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=named)
         draw_figure(figure, f"component-{key}", place)
         place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
