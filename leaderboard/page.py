@@ -251,8 +251,34 @@ def escape_markdown(text: str, limit: int = 500) -> str:
     return _MARKDOWN.sub(r"\\\1", _ADDRESS.sub("\\g<0>\u200b", visible(text, limit).replace("\n", " ")))
 
 
+# Of columns that several tables have, in the words of every page
+_HEADS = {
+    "all_wrong": "All wrong",
+    "author": "Author",
+    "doc_id": "Question",
+    "group": "Group",
+    "moment": "When",
+    "peer_solved": "Peer-solved",
+    "policy": "Policy",
+    "prompt": "Prompt",
+    "prompts": "Prompts",
+    "receiver": "Receiver",
+    "records": "Answers",
+    "regime": "Regime",
+    "rollouts": "Rollouts",
+    "seeds": "Seeds",
+    "task": "Benchmark",
+    "trial": "Trial",
+    "trials": "Trials",
+    "failed": "Failed",
+    "value": "Value",
+    "what": "What",
+}
+
+
 def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:
-    st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=dict(columns or {}), **more)
+    heads = {name: title for name, title in _HEADS.items() if name in rows.columns} | dict(columns or {})
+    st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=heads, **more)
 
 
 def number_column(title: str | None, form: str, help: str | None = None) -> Any:

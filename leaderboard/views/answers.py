@@ -90,7 +90,7 @@ _TRACE = ", ".join(
 ALL, READABLE, SOLVED, LOST, INVALID = "all", "readable", "solved", "lost", "invalid"
 _SHOW = {
     ALL: "all questions",
-    READABLE: "whose answers were kept in words",
+    READABLE: "with answers in words",
     SOLVED: "solved only after sharing",
     LOST: "lost by sharing",
     INVALID: "with an invalid answer",
