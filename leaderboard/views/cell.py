@@ -100,7 +100,8 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
         rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values})
         if len(known := rows.dropna()):
             order = list(dict.fromkeys(steps["policy"]))
-            figures.append(charts.draw_lines(known, title, "step", unit, order, panel=265, named=False))
+            shown = () if figures else order
+            figures.append(charts.draw_lines(known, title, "step", unit, order, panel=265, shown=shown, named=False))
     costs = store.frame(
         "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
         "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",
