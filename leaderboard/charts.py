@@ -169,7 +169,9 @@ def draw_dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     return _figure(rows, [_ZERO_X, points], title, f"{title}: {unit}. ", told)
 
 
-def draw_trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str]) -> Figure:
+def draw_trials(
+    rows: pd.DataFrame, option: str, title: str, unit: str, kinds: Sequence[str], legend: bool = True
+) -> Figure:
     """Gain against one option. Columns: trial, kind, gain and the option's: an axis of numbers (logarithmic from a factor of ten
     on), or names."""
     values = list(rows[option])
@@ -180,7 +182,7 @@ def draw_trials(rows: pd.DataFrame, option: str, title: str, unit: str, kinds: S
     if numbers:
         scale = {"type": "log", "nice": False, "padding": 12} if wide else {"zero": False, "padding": 12}
         x |= {"type": "quantitative", "scale": scale, "axis": {"tickCount": 5, "format": "~g"}}
-    colour = _colour("kind", kinds, _colours(len(kinds)), {"title": None, "orient": "bottom"})
+    colour = _colour("kind", kinds, _colours(len(kinds)), {"title": None, "orient": "bottom"} if legend else None)
     points = _layer(
         "point",
         {"size": 90, "strokeWidth": 2, "opacity": 1},
