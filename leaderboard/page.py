@@ -213,12 +213,22 @@ def link_regime(name: str) -> str:
 
 
 def link_regimes(store: Store | None, names: Iterable[str]) -> dict[str, str]:
-    """Return the address of the page of each name that is a regime here, or a suite's variant of one."""
+    """Return the address of the page of each name that is a regime here, or a suite's variant of one.
+
+    A name that is neither, as papers have them, leads to the regime that its first words name (`hacpo-alpha3`).
+    """
     if store is None:
         known = {info.name for info in listing()}
     else:
         known = {*store.infos(), *(name for name, regime in store.kinds().items() if regime in store.infos())}
-    return {name: link_regime(name) for name in names if name.partition(", ")[0] in known}
+    links: dict[str, str] = {}
+    for name in names:
+        words = name.partition(", ")[0].split("-")
+        heads = ["-".join(words[:count]) for count in range(len(words), 0, -1)]
+        found = next((head for head in heads if head in known), None)
+        if found is not None:
+            links[name] = link_regime(name if found == heads[0] else found)
+    return links
 
 
 def draw_regime_links(store: Store | None, names: Iterable[str]) -> None:
