@@ -29,7 +29,7 @@ from harness.errors import StoreError
 from harness.statistics import mean_interval
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store import standing
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.journal import read_columns, read_journal, write_columns
 from harness.store.kind_answers import QUESTIONS, answer_by_kind, list_harmed
 from harness.store.manifest import PolicyEntry, read_manifest, read_suite, write_manifest, write_suite
