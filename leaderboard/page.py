@@ -14,7 +14,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.errors import HarnessError
-from harness.learning.registry import listing
+from harness.learning.registry import list_regimes
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
 from harness.store.text import harmless, visible
@@ -218,7 +218,7 @@ def link_regimes(store: Store | None, names: Iterable[str]) -> dict[str, str]:
     A name that is neither, as papers have them, leads to the regime that its first words name (`hacpo-alpha3`).
     """
     if store is None:
-        known = {info.name for info in listing()}
+        known = {info.name for info in list_regimes()}
     else:
         known = {*store.infos(), *(name for name, regime in store.kinds().items() if regime in store.infos())}
     links: dict[str, str] = {}

@@ -90,7 +90,7 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
     if steps.empty:
         show_empty("This cell has not finished a step yet.", "harness status")
         return
-    figures = []
+    figures = list[charts.Figure]()
     for title, unit, values in (
         ("Share of right answers", "share", steps["right"] / (steps["right"] + steps["wrong"])),
         ("Length of the answers", "tokens", steps["answer_tokens_mean"]),

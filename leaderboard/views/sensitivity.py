@@ -83,7 +83,7 @@ def draw(store: Store, suite: str) -> None:
         ]
     )
     options = [o for o in ended[0].settings if len({str(t.settings[o]) for t in ended}) > 1]
-    figures = []
+    figures = list[charts.Figure]()
     for option in options:
         title, kind_names = f"{name}: {option}", (UNTUNED, TRIED, CHOSEN)
         figures.append(charts.draw_trials(frame, option, title, "gain, points", kind_names, legend=not figures))

@@ -188,7 +188,7 @@ def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Seq
     chosen = choose_keys("Measures", titles, "measures", _FIRST)
     regimes = choose_some("Regimes (none: all)", order, "regime", store.choose_two(suite, order))
     places = (place for _ in chosen[::2] for place in st.columns(2))
-    figures = []
+    figures = list[charts.Figure]()
     for place, key in zip(places, chosen, strict=False):
         measure = MEASURES[key]
         name = measure.title
