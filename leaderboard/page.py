@@ -132,8 +132,8 @@ def choose_segment(label: str, options: Mapping[str, str], key: str) -> str:
 def choose_keys(label: str, options: Mapping[str, str], key: str, default: Sequence[str]) -> list[str]:
     """Return the keys of the options that the reader chose; the address has them unless they are the default."""
     if key not in st.session_state:
-        asked = [one for one in st.query_params.get_all(key) if one in options]
-        st.session_state[key] = asked or list(default)
+        asked = [_find_key(options, one) for one in st.query_params.get_all(key)]
+        st.session_state[key] = [one for one in asked if one is not None] or list(default)
     chosen = [str(one) for one in st.multiselect(label, list(options), format_func=options.__getitem__, key=key)]
     if chosen != list(default):
         st.query_params[key] = chosen
@@ -142,10 +142,16 @@ def choose_keys(label: str, options: Mapping[str, str], key: str, default: Seque
     return chosen
 
 
+def _find_key(options: Mapping[str, str], asked: str) -> str | None:
+    """Return the key that an address asks for; addresses of older versions have the words of the option."""
+    keys = {words: key for key, words in options.items()} | {key: key for key in options}
+    return keys.get(asked)
+
+
 def _open_choice(options: Mapping[str, str], key: str) -> None:
     """Choose what the address asks for, once; forget a choice that is none of the options."""
-    asked = st.query_params.get(key)
-    if key not in st.session_state and asked in options:
+    asked = _find_key(options, st.query_params.get(key, ""))
+    if key not in st.session_state and asked is not None:
         st.session_state[key] = asked
     if st.session_state.get(key) not in options:
         st.session_state.pop(key, None)
@@ -193,7 +199,7 @@ def draw_tabs(parts: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
     """Draw titles beside each other, and the part of the open one alone. parts: title and part by the key that the address has."""
     titles = {key: title for key, (title, _) in parts.items()}
     if PART not in st.session_state:
-        st.session_state[_ASKED] = titles.get(st.query_params.get(PART, ""))
+        st.session_state[_ASKED] = titles.get(_find_key(titles, st.query_params.get(PART, "")) or "")
     asked = st.session_state.get(_ASKED)
     first = asked if asked in titles.values() else None
     tabs = st.tabs([*titles.values()], default=first, key=PART, on_change="rerun")

@@ -725,7 +725,8 @@ def test_a_choice_is_in_the_address_by_its_key(stores: dict[str, Path], slug: st
     assert choice not in app.query_params, "the default is left out"
     app.selectbox(key=choice).select(label if label in app.selectbox(key=choice).options else key).run()
     assert app.query_params[choice] in (key, [key])
-    assert page(stores["large"], slug, **{choice: key}).selectbox(key=choice).value == key
+    for asked in (key, label):  # older addresses have the label
+        assert page(stores["large"], slug, **{choice: asked}).selectbox(key=choice).value == key
 
 
 @pytest.mark.slow
