@@ -132,3 +132,7 @@ def _load_class(plugins: PluginRegistry[T], name: str) -> type[T]:
     if not (isinstance(plugin, type) and issubclass(plugin, plugins.kind)):
         raise PluginError(f"{called} is not a subclass of {plugins.kind.__module__}.{plugins.kind.__name__}")
     return plugin
+
+
+# Earlier names, which packages of others may import
+blamed = blame_plugin

@@ -215,7 +215,7 @@ def test_lora(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rates_are_those_that_would_give_the_measured_seconds(kind: str) -> None:
     on = replace(device_of(kind), train=2e14, score=3e14, read=4e11, layer=3e-5)
     cell = gpu_check.largest(on.gpu, on, 64, gpu_check.MEMORY)[2]
-    seconds = msgspec.structs.asdict(account.seconds_by_phase(cell, on))
+    seconds = msgspec.structs.asdict(account.phases(cell, on))
     rates = gpu_check.rates(cell, on.gpu, seconds, on.layer)
     assert rates == {name: pytest.approx(getattr(on, name), rel=1e-6) for name in ("layer", "train", "score", "read")}
 

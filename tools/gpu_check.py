@@ -315,7 +315,7 @@ def speed(workspace: Workspace) -> PartReport:
         left, whole = torch.cuda.mem_get_info()
         own = whole - left - workspace.taken
         report.measured |= {"context": max(0, own - sum(memory.values())), "link": link()}
-    planned, counted = account.seconds_by_phase(cell, on), account.process_memory(cell, tokens, on)
+    planned, counted = account.phases(cell, on), account.process_memory(cell, tokens, on)
     report.figures = {"model": name, "precision": policy.precision, "micro_tokens": tokens}
     for phase, taken in seconds.items():
         number = sampled + (0 if phase == "generate" else PROMPTS * PROMPT)
@@ -353,10 +353,10 @@ def largest(gpu: bool, on: Device, answer: int, memory_limit: int) -> tuple[str,
 
 def rates(cell: CellDemand, gpu: bool, seconds: Mapping[str, float], layer: float) -> dict[str, float]:
     """The account's rates by measured seconds: its work at a rate of 1, over what its layers' own time leaves."""
-    waits = account.seconds_by_phase(cell, replace(FREE, layer=layer, gpu=gpu))
+    waits = account.phases(cell, replace(FREE, layer=layer, gpu=gpu))
 
     def rate(phase: str, taken: float, **one: float) -> float:
-        at_one: float = getattr(account.seconds_by_phase(cell, replace(FREE, gpu=gpu, **one)), phase)
+        at_one: float = getattr(account.phases(cell, replace(FREE, gpu=gpu, **one)), phase)
         return at_one / max(seconds[phase] - taken, seconds[phase] / 20)
 
     measured = {

@@ -88,3 +88,9 @@ def _read_installed_versions(package: str) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             return {distribution: metadata.version(distribution)}
     return {}
+
+
+# Earlier names, which packages of others may import
+listing = list_engines
+info = engine_info
+packages = packages_of_engines

@@ -346,3 +346,8 @@ def _text_bytes(text: str) -> int:
     if size > MAX_TEXT_BYTES:
         raise ExchangeError(Refusal.OVERSIZED, f"text of {size} bytes")
     return size
+
+
+# Earlier names, which packages of others may import
+sent = answers_to_send
+bounded = require_bounded

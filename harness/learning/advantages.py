@@ -104,3 +104,7 @@ def by_author(answers: Iterable[PeerAnswer]) -> list[list[PeerAnswer]]:
     for answer in answers:
         authors.setdefault(answer.author, []).append(answer)
     return list(authors.values())
+
+
+# Earlier names, which packages of others may import
+deviation = deviation_of

@@ -197,3 +197,9 @@ def list_regimes() -> list[RegimeInfo]:
             )
         )
     return regimes
+
+
+# Earlier names, which packages of others may import
+resolved = resolve_options
+spaces = search_spaces
+listing = list_regimes

@@ -169,3 +169,7 @@ def with_step_weights(terms: Sequence[Term], step: int, steps: int) -> list[Term
         return replace(term, answers=term.answers if now else (), weight=term.weight * now, schedule=None)
 
     return [t if t.schedule is None else settled(t, t.schedule.at(step, steps)) for t in terms]
+
+
+# Earlier names, which packages of others may import
+scheduled = with_step_weights

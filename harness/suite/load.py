@@ -267,3 +267,10 @@ def read_yaml(path: Path) -> Any:
     except OSError as error:
         raise SuiteError(str(path), "", in_words(error)) from None
     return parse_yaml(text, str(path))
+
+
+# Earlier names, which packages of others may import
+load = load_suite
+find = find_suite
+resolve = parse_suite
+shipped = shipped_suites

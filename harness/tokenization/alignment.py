@@ -75,3 +75,9 @@ def one_to_one(parts: Chunks) -> Bool[np.ndarray, "R"]:
 def inexact_chunks(parts: Chunks) -> Bool[np.ndarray, "C"]:
     """(C,) chunks with several receiver tokens: their spreading is a guess."""
     return parts.receiver_sizes > 1
+
+
+# Earlier names, which packages of others may import
+chunks = cut_into_chunks
+distribute = distribute_logprobs
+inexact = inexact_chunks

@@ -211,3 +211,9 @@ def _share_changed(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: En
     made[encoded.ends] = np.arange(encoded.ends.size)
     same = made[np.cumsum(decoded.pieces, dtype=np.int64)]
     return 1.0 - float(((same >= 0) & (encoded.ids[same] == tokens)).mean())
+
+
+# Earlier names, which packages of others may import
+retokenise = retokenise_answers
+align = align_logprobs
+excess = explain_excess

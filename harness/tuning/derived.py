@@ -55,14 +55,20 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
         space = common[name].around(now[COMMON + name])
         if name == "rollouts":
             answers = training.prompts * training.rollouts
-            own = any(p.rollouts for g in (*suite.groups, *tune_of(suite).groups) for p in g.policies)
-            values = [v for v in space.values if v >= 2 and answers % v == 0] if isinstance(space, Choice) else []
-            if own or len(values) < 2:
+            choices = space.values if isinstance(space, Choice) else ()
+            divisors = [value for value in choices if value >= 2 and answers % value == 0]
+            if _states_rollouts_of_policies(suite) or len(divisors) < 2:
                 continue
-            space = Choice(*values)
+            space = Choice(*divisors)
         spaces[COMMON + name] = space
     spaces |= registry.search_spaces(registry.load(variant.regime))
     return {name: _with_value(space, now[name]) for name, space in spaces.items()}
+
+
+def _states_rollouts_of_policies(suite: Suite) -> bool:
+    """Say whether some policy has a number of rollouts of its own."""
+    groups = [*suite.groups, *tune_of(suite).groups]
+    return any(policy.rollouts for group in groups for policy in group.policies)
 
 
 def _with_value(space: Space, value: Any) -> Space:
@@ -76,7 +82,8 @@ def _with_value(space: Space, value: Any) -> Space:
 def settings_as_published(suite: Suite, variant: Variant) -> dict[str, Any]:
     training = suite.training_of(variant)
     options = registry.resolve_options(registry.build(variant.regime, variant.options).options)
-    return {**{COMMON + name: getattr(training, name) for name in tune_of(suite).training}, **options}
+    common = {COMMON + name: getattr(training, name) for name in tune_of(suite).training}
+    return {**common, **options}
 
 
 def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
@@ -100,11 +107,11 @@ def trial_name(variant: str, number: int, steps: int | None = None) -> str:
 
 
 def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
-    top = suite.training.steps
-    variants = [
-        with_settings(suite, variant, trial_name(variant.name, n, steps if steps < top else None), settings, steps)
-        for variant, n, settings, steps in asked
-    ]
+    variants = []
+    for variant, number, settings, steps in asked:
+        shortened = steps if steps < suite.training.steps else None
+        name = trial_name(variant.name, number, shortened)
+        variants.append(with_settings(suite, variant, name, settings, steps))
     return _derived_suite(suite, "tuning", tune_of(suite).seeds, variants, trial_name(suite.baseline, 0))
 
 
@@ -138,12 +145,12 @@ def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Sui
 
 
 def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    tuned = [
-        with_settings(suite, v, tuned_name(suite, v.name, number), settings, suite.training.steps)
-        for v in suite.regimes
-        for number, settings in chosen[v.name].items()
-        if number != 0
-    ]
+    tuned = []
+    for variant in suite.regimes:
+        for number, settings in chosen[variant.name].items():
+            if number != 0:
+                name = tuned_name(suite, variant.name, number)
+                tuned.append(with_settings(suite, variant, name, settings, suite.training.steps))
     return suite.model_copy(update={"regimes": [*suite.regimes, *tuned]})
 
 
@@ -170,11 +177,13 @@ def count_runs(suite: Suite) -> int:
 
 def foreseen_suites(suite: Suite) -> list[Suite]:
     """All that will run at most, the table last."""
-    now = {v.name: settings_as_published(suite, v) for v in suite.regimes}
-    chosen = {name: dict.fromkeys(range(1, 1 + len(deciding_groups(tune_of(suite)))), s) for name, s in now.items()}
-    asked = [
-        TrialRequest(v, i, now[v.name], steps) for v in suite.regimes for i, steps in enumerate(steps_of_runs(suite))
-    ]
+    numbers = range(1, 1 + len(deciding_groups(tune_of(suite))))
+    chosen: dict[str, dict[int, Chosen]] = {}
+    asked: list[TrialRequest] = []
+    for variant in suite.regimes:
+        now = settings_as_published(suite, variant)
+        chosen[variant.name] = dict.fromkeys(numbers, now)
+        asked += [TrialRequest(variant, i, now, steps) for i, steps in enumerate(steps_of_runs(suite))]
     check = [check_suite(suite, chosen)] if tune_of(suite).check else []
     return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 
@@ -222,10 +231,16 @@ def _share_questions(one: str | FileTask, other: str | FileTask) -> bool:
 
 def _derived_suite(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:
     tune = tune_of(suite)
-    return suite.model_copy(
-        update={
-            "name": f"{suite.name}-{what}", "title": f"{what} of {suite.name}", "groups": tune.groups, "seeds": list(seeds),
-            "regimes": list(variants), "baseline": baseline, "evaluation": tune.evaluation, "keep": "none", "tune": None,
-            "training": suite.training.model_copy(update={"part": "tuning"}),
-        }
-    )  # fmt: skip
+    changed = {
+        "name": f"{suite.name}-{what}",
+        "title": f"{what} of {suite.name}",
+        "groups": tune.groups,
+        "seeds": list(seeds),
+        "regimes": list(variants),
+        "baseline": baseline,
+        "evaluation": tune.evaluation,
+        "keep": "none",
+        "tune": None,
+        "training": suite.training.model_copy(update={"part": "tuning"}),
+    }
+    return suite.model_copy(update=changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -73,23 +74,25 @@ class TuningStages:
         self._starts = _keys_of_starts(prepared)
 
     def __iter__(self) -> Iterator[TuningStage]:
+        """Yield what is to run next: the rungs of each batch of trials, the check, the table. Each is to be run before the next."""
         asked: list[TrialRequest] = []
-        told: dict[str, list[CompletedTrial]] = {v.name: [] for v in self.suite.regimes}
+        told: dict[str, list[CompletedTrial]] = {variant.name: [] for variant in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
             numbers = range(first, min(first + self.tune.batch, self.tune.trials))
             batch: list[TrialRequest] = []
-            for v in self.suite.regimes:
-                spaces = search_space(self.suite, v)
-                defaults = settings_as_published(self.suite, v)
-                tried = propose_settings(spaces, defaults, told[v.name], numbers, self.tune.sampler, self.tune.seed)
-                batch += [TrialRequest(v, n, settings, 0) for n, settings in zip(numbers, tried, strict=True)]
+            for variant in self.suite.regimes:
+                batch += self._propose_trials(variant, told[variant.name], numbers)
             yield from self._by_rungs(batch, asked)
             results = self._read_scores("tuning", self.tune.seeds).score
             for ask in batch:
                 told[ask.variant.name].append(self._complete_trial(ask, asked, results))
         scored = {on: self._read_scores("tuning", self.tune.seeds, on) for on in deciding_groups(self.tune)}
-        chosen = {v.name: self._choose_trials(v, told[v.name], scored) for v in self.suite.regimes}
-        settings = {name: {t.number: t.settings for t in each.values()} for name, each in chosen.items()}
+        chosen: dict[str, dict[str, CompletedTrial]] = {}
+        settings: dict[str, dict[int, Chosen]] = {}
+        for variant in self.suite.regimes:
+            best = self._choose_trials(variant, told[variant.name], scored)
+            chosen[variant.name] = best
+            settings[variant.name] = {trial.number: trial.settings for trial in best.values()}
         if self.tune.check:
             yield self._make_stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
         final = prepare_suite(
@@ -99,36 +102,55 @@ class TuningStages:
         yield TuningStage(final, "the table", last=True)
 
     def is_over(self, stage: TuningStage) -> bool:
-        """Each cell is done, or failed through its own setting."""
-        return all(
-            s.state == "done" or self._has_lost(stage.prepared.folder / s.key) for s in stage.prepared.statuses()
-        )
+        """Say whether each cell is done, or failed through its own setting."""
+        for status in stage.prepared.statuses():
+            if status.state != "done" and not self._has_lost(stage.prepared.folder / status.key):
+                return False
+        return True
+
+    def _propose_trials(
+        self, variant: Variant, told: Sequence[CompletedTrial], numbers: Sequence[int]
+    ) -> list[TrialRequest]:
+        """Propose the settings of one batch of a variant's trials. told: its trials so far. Their steps are set by rungs."""
+        spaces = search_space(self.suite, variant)
+        defaults = settings_as_published(self.suite, variant)
+        tried = propose_settings(spaces, defaults, told, numbers, self.tune.sampler, self.tune.seed)
+        return [TrialRequest(variant, number, settings, 0) for number, settings in zip(numbers, tried, strict=True)]
 
     def _by_rungs(self, batch: Sequence[TrialRequest], asked: list[TrialRequest]) -> Iterator[TuningStage]:
+        """Yield one batch's stages, each with more steps for the better part of the trials before; the last has all steps.
+
+        asked: all trials so far, to which each stage's are added. Trial 0, the suite's own settings, runs to the end at once."""
         going = list(batch)
         low = batch[0].number
         high = batch[-1].number
         words = f"{low}" if low == high else f"{low}-{high}"
-        for i, steps in enumerate([*self.tune.rungs, self.suite.training.steps]):
-            now = [a._replace(steps=steps) for a in going if a.number != 0 or steps == self.suite.training.steps]
-            if i == 0 and self.tune.rungs:
-                now += [a._replace(steps=self.suite.training.steps) for a in going if a.number == 0]
-                going = [a for a in going if a.number != 0]
+        whole = self.suite.training.steps
+        for rung, steps in enumerate([*self.tune.rungs, whole]):
+            now = [ask._replace(steps=steps) for ask in going if ask.number != 0 or steps == whole]
+            if rung == 0 and self.tune.rungs:
+                now += [ask._replace(steps=whole) for ask in going if ask.number == 0]
+                going = [ask for ask in going if ask.number != 0]
             asked += now
-            yield self._make_stage(
-                trial_suite(self.suite, asked), f"trials {words} of {self.tune.trials}, {steps} steps"
-            )
-            if steps == self.suite.training.steps:
+            said = f"trials {words} of {self.tune.trials}, {steps} steps"
+            yield self._make_stage(trial_suite(self.suite, asked), said)
+            if steps == whole:
                 return
             going = self._select_best(going, steps)
 
     def _select_best(self, going: Sequence[TrialRequest], steps: int) -> list[TrialRequest]:
+        """Select, of each variant's trials with so many steps, those that go on: the best by score, of equals the earlier."""
         scored = self._read_scores("tuning", self.tune.seeds).score
+
+        def by_score(ask: TrialRequest) -> tuple[float, int]:
+            score = scored.get(trial_name(ask.variant.name, ask.number, steps), -1.0)
+            return -score, ask.number
+
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
-            own = [a for a in going if a.variant.name == variant.name]
-            ranked = sorted(own, key=lambda a: (-scored.get(trial_name(variant.name, a.number, steps), -1.0), a.number))
-            kept += sorted(ranked[: max(1, len(own) // self.tune.keep)], key=lambda a: a.number)
+            own = [ask for ask in going if ask.variant.name == variant.name]
+            best = sorted(own, key=by_score)[: max(1, len(own) // self.tune.keep)]
+            kept += sorted(best, key=lambda ask: ask.number)
         return kept
 
     def _make_stage(self, suite: Suite, words: str) -> TuningStage:
@@ -139,42 +161,50 @@ class TuningStages:
         if shared:
             problem = f"the model with {min(shared)} is in the table too; tuning must not see it"
             raise SuiteError(prepared.source, "tune.groups", problem)
-        running = tuple(c for c in prepared.cells if not self._has_lost(prepared.folder / c.key))
+        running = tuple(cell for cell in prepared.cells if not self._has_lost(prepared.folder / cell.key))
         return TuningStage(replace(prepared, cells=running), words)
 
     def _has_lost(self, folder: Path) -> bool:
-        return any(
-            manifest.state == "failed" and manifest.fault in OWN_FAULTS for _, manifest in read_manifests([folder])
-        )
+        """Say whether a cell failed through its own setting."""
+        manifests = [manifest for _, manifest in read_manifests([folder])]
+        return any(manifest.state == "failed" and manifest.fault in OWN_FAULTS for manifest in manifests)
 
     def _complete_trial(
         self, ask: TrialRequest, asked: Sequence[TrialRequest], score_of: Mapping[str, float]
     ) -> CompletedTrial:
+        """Give a trial its scores. asked: all runs so far, also the shorter ones. score_of: by the name of a run."""
         name = ask.variant.name
-        top = self.suite.training.steps
-        steps = [a.steps for a in asked if (a.variant.name, a.number) == (name, ask.number) and a.steps < top]
-        scored = {n: score_of.get(trial_name(name, ask.number, n)) for n in steps}
-        shorter = {n: score for n, score in scored.items() if score is not None}
-        return CompletedTrial(ask.number, ask.settings, score_of.get(trial_name(name, ask.number)), shorter)
+        shorter: dict[int, float] = {}
+        for run in asked:
+            is_shorter = run.steps < self.suite.training.steps
+            if is_shorter and (run.variant.name, run.number) == (name, ask.number):
+                score = score_of.get(trial_name(name, ask.number, run.steps))
+                if score is not None:
+                    shorter[run.steps] = score
+        value = score_of.get(trial_name(name, ask.number))
+        return CompletedTrial(ask.number, ask.settings, value, shorter)
 
     def _choose_trials(
         self, variant: Variant, told: Sequence[CompletedTrial], scored: Mapping[str, TrialScores]
     ) -> dict[str, CompletedTrial]:
-        """The best that ran to the end everywhere; of equals the earlier."""
-        ended = [t for t in told if t.value is not None]
+        """Choose, by each deciding group, the best trial that ran to the end everywhere; of equals the earlier."""
+        ended = [trial for trial in told if trial.value is not None]
         if not ended:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
-        return {
-            on: max(ended, key=lambda t: (trials.score[trial_name(variant.name, t.number)], -t.number))
-            for on, trials in scored.items()
-        }
+        chosen: dict[str, CompletedTrial] = {}
+        for on, trials in scored.items():
+            ranked = [(trials.score[trial_name(variant.name, t.number)], -t.number, t) for t in ended]
+            chosen[on] = max(ranked, key=itemgetter(0, 1))[2]
+        return chosen
 
     def _read_scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
+        """Read the scores of the trials (`tuning`) or of the check, over all groups or `on` one. A score needs all of its cells."""
         ingest_journals(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
+        groups = 1 if on else len(self.tune.groups)
         with Snapshot(self._results, self._files[name]) as snapshot:
-            return read_trial_scores(snapshot, name, task, (1 if on else len(self.tune.groups)) * len(seeds), on)
+            return read_trial_scores(snapshot, name, task, groups * len(seeds), on)
 
     def _write_result(
         self,
@@ -184,28 +214,24 @@ class TuningStages:
         asked: Sequence[TrialRequest],
         scored: Mapping[str, TrialScores],
     ) -> None:
+        """Store what was tried and chosen. scored: the trials' scores by deciding group. Arguments as in `__iter__`."""
         results = self._read_scores("tuning", self.tune.seeds)
         checked = {
             on: self._read_scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored
         }
-        full_length = self.suite.training.steps
-        variants = []
+        variants: list[Tuned] = []
         for variant in self.suite.regimes:
             name = variant.name
-            runs = []
-            for ask in asked:
-                if ask.variant.name == name:
-                    shortened = ask.steps if ask.steps < full_length else None
-                    runs.append((ask, trial_name(name, ask.number, shortened)))
+            runs = self._name_runs(name, asked)
             last = {ask.number: (ask.steps, run) for ask, run in runs}
             rollouts = sum(results.rollouts.get(run, 0.0) for _, run in runs)
             cpu_seconds = sum(results.cpu.get(run, 0.0) for _, run in runs)
             gpu_seconds = sum(results.gpu.get(run, 0.0) for _, run in runs)
             for on, best in chosen[name].items():
-                scores = scored[on].score
-                trials = [
-                    _stored_trial(trial, *last[trial.number], scores, results.score.keys()) for trial in told[name]
-                ]
+                trials = []
+                for trial in told[name]:
+                    steps, run = last[trial.number]
+                    trials.append(_stored_trial(trial, steps, run, scored[on].score, results.score.keys()))
                 tuned = Tuned(
                     variant=name,
                     on=on,
@@ -219,18 +245,33 @@ class TuningStages:
                     gpu_seconds=gpu_seconds,
                 )
                 variants.append(tuned)
-        write_tuning(
-            self._results,
-            final.suite_file(),
-            Tuning(
-                suite=self.suite.name, trials_in=f"{self.suite.name}-tuning", task=results.task, metric=results.metric,
-                steps=full_length, baseline=self.suite.baseline, variants=tuple(variants),
-            ),
-        )  # fmt: skip
+        tuning = Tuning(
+            suite=self.suite.name,
+            trials_in=f"{self.suite.name}-tuning",
+            task=results.task,
+            metric=results.metric,
+            steps=self.suite.training.steps,
+            baseline=self.suite.baseline,
+            variants=tuple(variants),
+        )
+        write_tuning(self._results, final.suite_file(), tuning)
+
+    def _name_runs(self, variant: str, asked: Sequence[TrialRequest]) -> list[tuple[TrialRequest, str]]:
+        """Return a variant's runs in the order in which they were asked for, each with its name."""
+        runs = []
+        for ask in asked:
+            if ask.variant.name == variant:
+                shortened = ask.steps if ask.steps < self.suite.training.steps else None
+                runs.append((ask, trial_name(variant, ask.number, shortened)))
+        return runs
 
 
 def _keys_of_starts(prepared: Prepared) -> set[str]:
-    return {c.identity.models[p.name] for c in prepared.every for p in c.group.policies if not p.is_micro}
+    """Return the digests of the models that policies start from; micro models are made for each suite."""
+    starts: set[str] = set()
+    for cell in prepared.every:
+        starts |= {cell.identity.models[policy.name] for policy in cell.group.policies if not policy.is_micro}
+    return starts
 
 
 def _stored_trial(
@@ -252,31 +293,23 @@ def propose_settings(
     sampler: Literal["tpe", "random"],
     seed: int,
 ) -> list[dict[str, Any]]:
-    """Settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each by
-    `seed` and its number, so that regimes share them. Raises UsageError without Optuna."""
+    """Propose settings of the trials `numbers`, one batch. Of trial 0 the defaults; without trials so far, or by `random`, each
+    by `seed` and its number, so that regimes share them. Raises UsageError without Optuna."""
     if not spaces:
         return [dict(defaults) for _ in numbers]
     optuna = _import_optuna()
-    later = [n for n in numbers if n != 0]
+    later = [number for number in numbers if number != 0]
+    drawn: list[dict[str, Any]] = []
     if sampler == "random" or not told:
-        drawn = [
-            _ask_for_settings(
-                optuna,
-                optuna.samplers.RandomSampler(seed=derive_seed(seed, "trial", n) % _SEEDS),
-                spaces,
-                defaults,
-                (),
-                1,
-            )[0]
-            for n in later
-        ]
+        for number in later:
+            of_trial = derive_seed(seed, "trial", number) % _SEEDS
+            drawn += _ask_for_settings(optuna, optuna.samplers.RandomSampler(seed=of_trial), spaces, defaults, (), 1)
     else:
-        tpe = optuna.samplers.TPESampler(
-            seed=derive_seed(seed, "batch", later[0]) % _SEEDS, n_startup_trials=2, constant_liar=True
-        )
+        of_batch = derive_seed(seed, "batch", later[0]) % _SEEDS
+        tpe = optuna.samplers.TPESampler(seed=of_batch, n_startup_trials=2, constant_liar=True)
         drawn = _ask_for_settings(optuna, tpe, spaces, defaults, told, len(later))
-    ready = iter(drawn)
-    return [dict(defaults) if n == 0 else {**defaults, **next(ready)} for n in numbers]
+    drawn_for = dict(zip(later, drawn, strict=True))
+    return [{**defaults, **drawn_for.get(number, {})} for number in numbers]
 
 
 def _ask_for_settings(
@@ -287,22 +320,26 @@ def _ask_for_settings(
     told: Sequence[CompletedTrial],
     count: int,
 ) -> list[dict[str, Any]]:
-    """Settings just asked for count as under way."""
+    """Ask a sampler for so many settings, given the trials so far. Settings just asked for count as under way."""
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    of = {name: _distribution_of(optuna, space) for name, space in spaces.items()}
+    distributions = {name: _distribution_of(optuna, space) for name, space in spaces.items()}
     states = optuna.trial.TrialState
     for trial in told:
-        params = {name: _place_of_value(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
-        study.add_trial(
-            optuna.trial.create_trial(
-                state=states.PRUNED if trial.value is None else states.COMPLETE, params=params, distributions=of,
-                value=trial.value, intermediate_values=dict(trial.shorter),
-            )
-        )  # fmt: skip
-    asked = [study.ask(of).params for _ in range(count)]
-    return [
-        {name: _value_at(space, params[name], defaults[name]) for name, space in spaces.items()} for params in asked
-    ]
+        places = {name: _place_of_value(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        as_stored = optuna.trial.create_trial(
+            state=states.PRUNED if trial.value is None else states.COMPLETE,
+            params=places,
+            distributions=distributions,
+            value=trial.value,
+            intermediate_values=dict(trial.shorter),
+        )
+        study.add_trial(as_stored)
+    asked = [study.ask(distributions).params for _ in range(count)]
+    settings = []
+    for places in asked:
+        values = {name: _value_at(space, places[name], defaults[name]) for name, space in spaces.items()}
+        settings.append(values)
+    return settings
 
 
 def _distribution_of(optuna: ModuleType, space: Space) -> Any:

@@ -199,8 +199,8 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     asked = (replace(cells[0].workload, evaluated=n, evaluation_tokens=40) for n in (0, 1000, 1024, 5000))
     step, some, full_call, many = (process_memory(replace(cells[0], workload=one)).activations for one in asked)
     assert step < 1000 * 16 * shape.vocab < some < full_call == many  # evaluation asks more at once than a step
-    assert [account.cores_for_cell(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
+    assert [account.cores(cells[0], most) for most in (1, 2, 4, 64)] == [1, 2, 4, 4]
     small = CellDemand((PolicyDemand("a", load_shape("micro/llama"), 8),), cells[0].workload)
-    assert account.cores_for_cell(small, 64) == 1
-    faster, slower = (account.seconds_by_phase(cell, device_of("CORE")).train for cell in cells)
+    assert account.cores(small, 64) == 1
+    faster, slower = (account.phases(cell, device_of("CORE")).train for cell in cells)
     assert slower == pytest.approx(account.BF16_GAIN * faster, rel=0.1)

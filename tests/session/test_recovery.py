@@ -32,11 +32,11 @@ TINY = [
 ]  # fmt: skip
 STEPS = 3
 KILLS = {
-    "before a checkpoint": (resume_point, "save", False),
-    "after a checkpoint": (resume_point, "save", True),
+    "before a checkpoint": (resume_point, "save_resume_point", False),
+    "after a checkpoint": (resume_point, "save_resume_point", True),
     "in its evaluation": (training, "sample_rows", True),
-    "before its last weights are kept": (resume_point, "finish", False),
-    "after its last weights were kept": (resume_point, "finish", True),
+    "before its last weights are kept": (resume_point, "finish_checkpoint", False),
+    "after its last weights were kept": (resume_point, "finish_checkpoint", True),
 }
 """A function of a module by which a cell comes, and whether it has done its work when the process is gone."""
 

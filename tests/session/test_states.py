@@ -94,7 +94,7 @@ def test_a_run_with_nothing_left_reads_the_store_once_and_shows_it_once(
         opened(self, *arguments, **options)  # type: ignore[arg-type]
 
     for module in ("harness.store.diagnosis", "harness.cli.running", "harness.cli.tables"):
-        monkeypatch.setattr(f"{module}.ingest", counting)
+        monkeypatch.setattr(f"{module}.ingest_journals", counting)
     monkeypatch.setattr(Snapshot, "__init__", opening)
     code, out, err = here("run", "quickstart", "--results", finished_suite.folder.parent, "--json")
     assert (code, "nothing left to do" in err) == (0, True), err

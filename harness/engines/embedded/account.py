@@ -111,14 +111,14 @@ def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
     return sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention) * policy.value_bytes * tokens
 
 
-def cores_for_cell(cell: CellDemand, most: int) -> int:
+def cores(cell: CellDemand, most: int) -> int:
     """most: that other processes leave idle."""
     if max(p.model.parameters for p in cell.policies) >= LARGE:
         return max(1, min(most, MOST_CORES))
     return 1
 
 
-def seconds_by_phase(cell: CellDemand, on: Device) -> PhaseSeconds:
+def phases(cell: CellDemand, on: Device) -> PhaseSeconds:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
     each = [_seconds_of_phases(p, cell.workload, on) for p in cell.policies]
     summed = {name: sum(getattr(f, name) for f in each) for name in PhaseSeconds.__struct_fields__}
@@ -132,7 +132,7 @@ def with_portable_speed(core: Device) -> Device:
 
 def busy_share(cell: CellDemand, on: Device) -> float:
     """Share of a cell's seconds in which a GPU does not wait for a layer to be started."""
-    return (seconds_by_phase(cell, replace(on, layer=0.0)).total - START_SECONDS) / seconds_by_phase(cell, on).total
+    return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
 
 
 def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> PhaseSeconds:

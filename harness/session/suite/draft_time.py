@@ -61,7 +61,7 @@ def measure_pace(suite: Suite, source: str) -> float:
         engine.close()
         mean = mean_answer / cell.training.max_new_tokens
         work = replace(demand.workload, steps=1, prompts=len(prompts[:TIMED]), trained=1.0, again=0.0, mean=mean)
-        spent = account.seconds_by_phase(CellDemand((own,), work), device_of(kind))
+        spent = account.phases(CellDemand((own,), work), device_of(kind))
         planned += spent.generate + spent.train
     return taken / planned
 
