@@ -203,3 +203,52 @@ def test_the_page_on_architecture_has_every_package_in_its_layer() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", page, re.M)
     assert {package: int(layer) for layer, packages in rows for package in re.findall(r"`(\w+)`", packages)} == LEVELS
+
+
+JOURNEYS = {"From a suite file to its row": 25, "From a peer's answer to the loss": 19}
+"""Most modules of a journey that docs/architecture.md lists."""
+
+
+def _read_journey(title: str) -> tuple[list[str], list[str], int]:
+    """The names in a journey's third column, the modules in its fourth, and how many modules the text counts."""
+    text = (ROOT / "docs/architecture.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    names: list[str] = []
+    modules: list[str] = []
+    for line in text.splitlines():
+        if not re.match(r"\| \d+ \|", line):
+            continue
+        _, _, _, functions, places, _ = line.split("|")
+        names += re.findall(r"`([\w.]+)`", functions)
+        folder = ""
+        for place in re.findall(r"`([\w/]+)`", places):
+            if "/" in place:
+                folder = place.rpartition("/")[0]
+                modules.append(place)
+            else:
+                modules.append(f"{folder}/{place}")
+    counted = re.search(r"These are (\d+) modules", text)
+    assert counted is not None
+    return names, modules, int(counted[1])
+
+
+def _names_defined_in(module: str) -> set[str]:
+    """Functions, classes and `Class.method`s of a module that a journey names."""
+    base = ROOT if module.startswith("regimes/") else ROOT / "harness"
+    names: set[str] = set()
+    for node in ast.parse((base / f"{module}.py").read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+            names |= methods | {f"{node.name}.{method}" for method in methods}
+    return names
+
+
+@pytest.mark.parametrize("title", JOURNEYS)
+def test_a_journey_names_what_is_there(title: str) -> None:
+    names, modules, counted = _read_journey(title)
+    assert len(set(modules)) == counted <= JOURNEYS[title]
+    defined = set[str]()
+    for module in set(modules) - {"regimes/NAME"}:
+        defined |= _names_defined_in(module)
+    assert set(names) <= defined

@@ -51,7 +51,7 @@ def install(tmp_path: Path) -> Callable[..., tuple[int, str, list[str]]]:
 
 
 def test_deepspeed_alone_is_built_as_for_a_cpu(install):
-    """The GPU path, 2: where torch has CUDA its setup asks for nvcc, though no op is compiled."""
+    """Where torch has CUDA its setup asks for nvcc, though no op is compiled."""
     code, said, calls = install("580.65.06")
     assert (code, said) == (0, "")
     cpu = [call for call in calls if call.startswith("DS_ACCELERATOR=cpu DS_BUILD_OPS=0 ")]
@@ -99,7 +99,7 @@ def test_the_gpu_pins_resolve_on_a_machine_without_one(tmp_path):
 
 
 def test_it_ends_with_a_tensor_on_the_device(install):
-    """The GPU path, 3: an older driver passes `nvidia-smi` and the import; the first CUDA call fails."""
+    """An older driver passes `nvidia-smi` and the import; the first CUDA call fails."""
     code, said, calls = install("580.65.06")
     assert "torch.ones(1, device='cuda')" in calls[-2]
     code, said, calls = install("535.183.01", device=1)
@@ -112,7 +112,6 @@ def test_it_ends_with_a_tensor_on_the_device(install):
     [({"header": 1}, "a GPU needs Python.h, for Triton"), ({"commands": ()}, "a GPU needs gcc, for Triton")],
 )
 def test_what_triton_needs_is_asked_for_before_anything_is_fetched(install, lacks, words):
-    """The GPU path, 3."""
     code, said, calls = install("580.65.06", **lacks)
     assert (code, words in said) == (1, True), said
     assert not [call for call in calls if "pip install" in call]

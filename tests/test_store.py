@@ -92,7 +92,7 @@ def shown(results: Path, suite: str = "hand") -> dict[tuple[str, str], object]:
 
 @pytest.mark.slow
 def test_a_table_says_where_its_pairs_ran_on_unlike_processors(tmp_path: Path, capsys) -> None:
-    """Every number true, 2: the remark stands on every table, and on none whose pairs are of one kind each."""
+    """The remark stands on every table, and on none whose pairs are of one kind each."""
 
     def tables(second: str, **more: object) -> str:
         for regime, processor in (("independent", "x86_64, EPYC, 2b"), ("sgt", second)):

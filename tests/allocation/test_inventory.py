@@ -54,7 +54,7 @@ def ray_node(name, kind="", gpus=4.0, memory=64e9):
 
 
 def test_ray_cluster():
-    """The GPU path, 7: Ray's word for a GPU is neither its kind nor its size, so the nodes themselves are asked."""
+    """Ray's word for a GPU is neither its kind nor its size, so the nodes themselves are asked."""
     asked = {"b": [Card("0", "RTX4090", 24 * GB)], "c": [Card("0", "A100", 80 * GB), Card("1", "A100", 40 * GB)]}
     nodes = [ray_node("c", "A100"), ray_node("b", "G"), ray_node("a", memory=16e9)]
     nodes.append({"NodeID": "f", "Alive": False, "Resources": {"CPU": 4.0}})
@@ -135,7 +135,7 @@ def test_a_driver_that_says_nothing_of_use(nvidia_smi, monkeypatch, says):
     ],
 )  # fmt: skip
 def test_kinds_and_what_they_can(product, kind, bf16):
-    """The GPU path, 13: generations before Ampere multiply no bf16."""
+    """Generations before Ampere multiply no bf16."""
     assert (gpu_kind(product), has_bf16(kind)) == (kind, bf16)
 
 

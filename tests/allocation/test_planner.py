@@ -119,7 +119,7 @@ def test_ram_or_measuring_can_be_what_is_too_much() -> None:
 
 
 def test_cards_without_bf16_are_refused_when_the_plan_is_made() -> None:
-    """The GPU path, 13. Where some nodes have it, these are taken."""
+    """Where some nodes have it, these are taken."""
     refused = plan("2xV100-32G", halves())
     assert (refused.feasible, refused.shortfall) == (
         False, "V100 multiplies no bf16: engine_options.dtype=fp32 does without",

@@ -64,7 +64,7 @@ def test_a_turn_comes_before_width_and_length():
 
 
 def test_a_timetable_is_what_a_run_takes():
-    """Every number true, 21: a plan plays the scheduler that the driver runs."""
+    """A plan plays the scheduler that the driver runs."""
     three = (Bundle(1, 1, GB),) * 3
     table = play_schedule(
         [JobRequest("a", three, 10.0), JobRequest("b", three, 20.0), JobRequest("c", three[:1], 5.0)], FOUR

@@ -167,7 +167,7 @@ def test_adapters_alone_have_gradients_and_moments(precision: str, tmp_path) -> 
 
 
 def test_plan_and_engine_have_their_sizes_from_one_place() -> None:
-    """Every number true, 26; The GPU path, 13: on a GPU the output layer has more logits at once, and they are planned."""
+    """On a GPU the output layer has more logits at once, and they are planned."""
 
     from harness.engines import head
     from harness.engines.embedded import engine, kernels, sampling

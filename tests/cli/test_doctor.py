@@ -76,7 +76,6 @@ def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_pat
 
 
 def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
-    """Every number true, 3."""
     nvidia_smi(2)
     assert listing._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
     for chosen in ("", "-1"):

@@ -84,7 +84,7 @@ def test_what_it_asks_for(tmp_path):
 
 
 def test_an_array_has_a_task_for_each_part_and_no_empty_one(tmp_path):
-    """Every number true, 2: no more parts than there are blocks of one group and seed, here three."""
+    """No more parts than there are blocks of one group and seed, here three."""
     for asked, tasks in ((None, 3), (2, 2), (900, 3)):
         prepared, made = written("quickstart", tmp_path, asked=SlurmOptions(shards=asked))
         assert f"#SBATCH --array=1-{tasks}\n" in made.script

@@ -65,7 +65,7 @@ def test_vocabularies_in_parts_give_the_same(kind, tmp_path, prompts, monkeypatc
 
 
 def test_parts_are_as_wide_as_a_gpu_wants_them():
-    """The GPU path, 13: on a GPU eight times as many logits exist at once. A tensor without storage stands for one there."""
+    """On a GPU eight times as many logits exist at once. A tensor without storage stands for one there."""
     for device, parts in (("cpu", 191), ("meta", 24)):
         weight, hidden = torch.empty(200_000, 8, device=device), torch.empty(8000, 8, device=device)
         layer = head.Head(weight, None, 1.0, None)

@@ -147,7 +147,7 @@ def test_a_second_request_waits_and_trains_nothing(cache: Path) -> None:
 
 
 def test_whoever_waits_gives_signs_of_life_and_has_a_deadline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every number true, 19: also a cell, which asks without telling anybody of its progress, and which can be broken off."""
+    """Also a cell, which asks without telling anybody of its progress, and which can be broken off."""
     (cache / "stage0").mkdir()
     with (cache / "stage0" / f"{TINY.key}.lock").open("wb") as file:
         assert lock_file(file.fileno(), 0.0)

@@ -232,7 +232,7 @@ ray.shutdown()
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chosen", ["-1"])
 def test_a_node_says_which_gpus_it_has_and_the_cluster_decides_for_cuda(nvidia_smi, chosen):
-    """The GPU path, 7 and 8: Ray calls an RTX 4090 `G`; and a driver without a GPU opens actors that have some."""
+    """Ray calls an RTX 4090 `G`; and a driver without a GPU opens actors that have some."""
     nvidia_smi(2, "NVIDIA GeForce RTX 4090", 24564)
     clean = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | {"CUDA_VISIBLE_DEVICES": chosen}
     run = subprocess.run([sys.executable, "-c", UNKNOWN_WORD], env=clean, capture_output=True, text=True, timeout=500)

@@ -17,9 +17,9 @@ def say(words):
             pass
 """
 FORGERIES = {
-    "replaces what runs the tests": "import __main__\n__main__._run = lambda *_: None\ndef f(x): return 0",
+    "replaces what runs the tests": "import __main__\n__main__._run_source = lambda *_: None\ndef f(x): return 0",
     "replaces it by way of the frames": (
-        "import sys\nsys._getframe(1).f_globals['_run'] = lambda *_: b'[\"int\", \"0\"]'\ndef f(x): return 0"
+        "import sys\nsys._getframe(1).f_globals['_run_source'] = lambda *_: b'[\"int\", \"0\"]'\ndef f(x): return 0"
     ),
     "replaces exec": "import builtins\nbuiltins.exec = lambda *_: None\ndef f(x): return 0",
     "replaces compile": (

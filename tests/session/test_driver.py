@@ -111,7 +111,7 @@ def test_want_of_memory_is_tried_once_more_in_a_new_process(
 def test_a_worker_that_dies_before_it_begins_takes_only_its_job_with_it(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    """Every number true, 18: all others go on; its job is started once more, after them, in a new process."""
+    """All others go on; its job is started once more, after them, in a new process."""
     prepared = prepare_named(str(suite_file), tmp_path, overrides=["regimes=[independent, hacpo]"])
     cells = {cell.label: cell.key for cell in prepared.cells}
     dies, lives = sorted(cells)
@@ -177,7 +177,7 @@ def test_a_worker_lives_while_it_counts_or_computes() -> None:
 def test_a_process_that_does_not_come_up_says_why(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every number true, 18: in its own last words, and not in those of an earlier start's log."""
+    """In its own last words, and not in those of an earlier start's log."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('a library is broken')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     prepared = prepare_named(str(suite_file), tmp_path)
@@ -334,7 +334,7 @@ def test_a_supervised_start_is_planned_with_all_weights_trained(tmp_path):
 
 
 def test_workers_go_to_the_gpu_with_the_fewest_of_them(suite_file, tmp_path, nvidia_smi, monkeypatch):
-    """Every number true, 3: what is forbidden is not given, and as many are planned with as are visible."""
+    """What is forbidden is not given, and as many are planned with as are visible."""
     nvidia_smi(8)
     monkeypatch.setattr("harness.allocation.inventory.available_memory", lambda: 24 * 10**9)  # whatever is free here
     prepared = prepare_named(str(suite_file), tmp_path)
@@ -392,7 +392,7 @@ def test_a_phase_says_how_far_it_is_between_its_counts() -> None:
 def test_the_phases_of_a_cell_have_names_and_a_start_tells_where_it_begins(
     suite_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has the phases in order. Every number true, 20: whether a start trains from the beginning or a checkpoint."""
+    """The log has the phases in order, whether a start trains from the beginning or a checkpoint."""
     caplog.set_level("INFO", "harness")
     overrides = ["regimes=[independent]", "training.steps=2", "evaluation.limit=3"]
     prepared = prepare_named(str(suite_file), tmp_path, overrides=overrides)
@@ -445,7 +445,7 @@ def reporter(bases: int, cells: int, steps: int, **at: float) -> Reporter:
 
 
 def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None:
-    """Every number true, 20: steps of the run that was cut off took none of this one's time."""
+    """Steps of the run that was cut off took none of this one's time."""
     base = reporter(1, 1, 10, **{"base a": 1.0, "a": 0.0})
     assert base.words() == "0/1 cells", "what a base takes is no step of a cell"
     base.progress("a", 2, 10, "")
@@ -465,7 +465,7 @@ def test_rate_and_time_left_are_those_of_the_steps_that_this_run_makes() -> None
 
 
 def test_while_bases_alone_train_no_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every number true, 20: six seconds a step, of 70 steps and of 60."""
+    """Six seconds a step, of 70 steps and of 60."""
     now = [100.0]
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
     run = Reporter()

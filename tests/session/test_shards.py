@@ -35,7 +35,7 @@ def table(suite: str, results: Path) -> list[dict[str, object]]:
 
 
 def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file, tmp_path):
-    """Every number true, 2: all regimes of one group and seed are in one part, for they are compared in pairs."""
+    """All regimes of one group and seed are in one part, for they are compared in pairs."""
     for count in (1, 2, 3, 7):
         parts = [
             prepare_named(str(suite_file), tmp_path, overrides=["seeds=[1,2,3,4,5]"], shard=Shard(i + 1, count))
@@ -55,7 +55,7 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
 
 
 def test_status_says_where_pairs_run_on_unlike_processors_before_all_are_done(suite_file, tmp_path, capsys):
-    """Every number true, 2; with portable numerics the processor is of no account."""
+    """With portable numerics the processor is of no account."""
     fast = ["seeds=[3,4]", "engine_options.numerics=fast"]
     prepared = prepare_named(str(suite_file), tmp_path, overrides=fast)
     for cell, processor in zip(prepared.cells[:3], ("Xeon", "Xeon", "EPYC"), strict=True):

@@ -1,4 +1,4 @@
-"""What verifying costs (Every number true, 5): a phase's CPU-seconds hold those of the verifier's and the scorers' processes."""
+"""What verifying costs: a phase's CPU-seconds hold those of the verifier's and the scorers' processes."""
 
 from __future__ import annotations
 
