@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from harness.experience.answers import Answer, AnswerId, Group, Inbox, PeerAnswe
 from harness.experience.records import AnswerRecord, Draft, Record
 from harness.learning.minibatches import Packed, cut_into_minibatches, from_sampler, pack_answers
 from harness.learning.regime import Context, Need, Regime
-from harness.learning.surrogate import surrogate_loss
+from harness.learning.surrogate import AnswerStatistics, surrogate_loss
 from harness.learning.terms import Term, TermAnswer, with_step_weights
 from harness.verification.verdict import Verdict
 
@@ -121,39 +121,61 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
     return joint_draws
 
 
+class _LearntAnswer(NamedTuple):
+    """An answer that some terms learn from. index: of these terms among all that were learnt."""
+
+    index: int
+    term: Term
+    answer: TermAnswer
+
+
 def _enumerate_gradients(
     bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
 ) -> Iterator[tuple[Vector, tuple[float, ...], frozenset[int]]]:
-    """By what was learnt: gradient, weights and raised answers of its `JointDraw`."""
+    """By what was learnt: gradient, weights and raised answers of its `JointDraw`. All go through the loss at once."""
     packs: list[Packed] = []
-    rows: list[tuple[int, Term, TermAnswer]] = []
-    for i, terms in enumerate(learnt):
+    rows: list[_LearntAnswer] = []
+    for index, terms in enumerate(learnt):
         for batch in from_sampler(cut_into_minibatches(terms, updates, 1)):
             live = list(batch.live())
             if live:
                 packs.append(pack_answers(batch, live))
-                rows += [(i, terms[t], answer) for t, answer in live]
+                rows += [_LearntAnswer(index, terms[place], answer) for place, answer in live]
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))
     weights: list[list[float]] = [[] for _ in learnt]
     raised: list[set[int]] = [set() for _ in learnt]
     if rows:
-        owner = [i for i, _, _ in rows]
-        chosen = [int(answer.tokens[0]) for _, _, answer in rows]
-        hinted = np.array([answer.prompt_id == HINTED.id for _, _, answer in rows])
-        pi = np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
-        logp = torch.tensor(np.log(pi[np.arange(len(pi)), chosen]), requires_grad=True)
-        joined = Packed(*(np.concatenate([getattr(p, f.name) for p in packs]) for f in fields(Packed)))
-        loss, statistics = surrogate_loss(logp, joined)
-        slope = -torch.autograd.grad(loss, logp)[0].numpy()
+        owner = [row.index for row in rows]
+        chosen = [int(row.answer.tokens[0]) for row in rows]
+        probabilities = _probabilities_asked(bandit, rows)
+        slope, statistics = _slope_of_loss(probabilities[np.arange(len(rows)), chosen], packs)
+        # The logits' gradient of log pi(a) is 1 at a, less pi everywhere
         np.add.at(gradients, (owner, chosen), slope)
-        np.add.at(gradients, owner, -slope[:, None] * pi)
+        np.add.at(gradients, owner, -slope[:, None] * probabilities)
         ratios = zip(statistics.ratio_count, statistics.ratio_sum, strict=True)
-        for (i, term, _), answer, rise, (count, ratio) in zip(rows, chosen, slope, ratios, strict=True):
-            if term.source == "peer" and count:
-                weights[i].append(float(ratio))
-            if from_peers(term) and rise > 0:
-                raised[i].add(answer)
+        for row, answer, rise, (count, ratio) in zip(rows, chosen, slope, ratios, strict=True):
+            if row.term.source == "peer" and count:
+                weights[row.index].append(float(ratio))
+            if from_peers(row.term) and rise > 0:
+                raised[row.index].add(answer)
     return iter(zip(gradients, map(tuple, weights), map(frozenset, raised), strict=True))
+
+
+def _probabilities_asked(bandit: Bandit, rows: Sequence[_LearntAnswer]) -> Float64[np.ndarray, "N K"]:
+    """Return, for each answer, the learner's probabilities of all answers to the question that it answers, hinted or not."""
+    hinted = np.array([row.answer.prompt_id == HINTED.id for row in rows])
+    return np.where(hinted[:, None], bandit.hinted, bandit.policies[0])
+
+
+def _slope_of_loss(
+    probabilities: Float64[np.ndarray, "N"], packs: Sequence[Packed]
+) -> tuple[Float64[np.ndarray, "N"], AnswerStatistics]:
+    """Return the loss's negative derivative by each answer's log-probability, and what the loss says of the answers."""
+    logp = torch.tensor(np.log(probabilities), requires_grad=True)
+    columns = [np.concatenate([getattr(pack, field.name) for pack in packs]) for field in fields(Packed)]
+    loss, statistics = surrogate_loss(logp, Packed(*columns))
+    slope = -torch.autograd.grad(loss, logp)[0].numpy()
+    return slope, statistics
 
 
 def from_peers(term: Term) -> bool:
@@ -181,20 +203,22 @@ class BanditDelivery:
     def __init__(self, bandit: Bandit, regime: Regime, share: float = 1.0) -> None:
         self.regime = regime
         self._served = int(share * bandit.rollouts + 0.5)  # alike in distribution: the first ones stand for any
-        n, k = bandit.logits.shape
-        self.names = tuple(f"p{j}" for j in range(n))
+        policies, answers = bandit.logits.shape
+        self.names = tuple(f"p{policy}" for policy in range(policies))
         logs = np.log(bandit.policies)
-        verdicts = [Verdict("right" if r > 0 else "wrong", extracted=str(a)) for a, r in enumerate(bandit.rewards)]
-        tokens = [np.array([a], dtype=np.int32) for a in range(k)]
-        self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(k)]
-        self._theirs = [[replace(a, logprobs=log[[i]]) for i, a in enumerate(self._own)] for log in logs]
+        verdicts = []
+        for answer, reward in enumerate(bandit.rewards):
+            verdicts.append(Verdict("right" if reward > 0 else "wrong", extracted=str(answer)))
+        tokens = [np.array([answer], dtype=np.int32) for answer in range(answers)]
+        self._own = [Answer(tokens[a], logs[0][[a]], str(a), False, verdicts[a]) for a in range(answers)]
+        self._theirs = [self._with_logprobs(log) for log in logs]
         self._published: dict[tuple[int, tuple[int, ...]], list[tuple[str, PeerAnswer | Record]]] = {}
         self._scores = logs[1:] if Need.SCORES in regime.needs else logs[:0]
-        again = [replace(a, logprobs=np.log(bandit.hinted)[[i]]) for i, a in enumerate(self._own)]
+        again = self._with_logprobs(np.log(bandit.hinted))
         self.second: list[tuple[float, Group]] = []
         """(probability, what the learner says) of every draw of a second round."""
         if regime.hint_tokens:
-            for drawn in itertools.product(range(k), repeat=bandit.rollouts):
+            for drawn in itertools.product(range(answers), repeat=bandit.rollouts):
                 group = Group(HINTED, self.names[0], 0, 1, tuple(again[a] for a in drawn))
                 self.second.append((float(np.prod(bandit.hinted[list(drawn)])), group))
         wants_old = Need.RECEIVER_OLD in regime.needs
@@ -216,26 +240,40 @@ class BanditDelivery:
                 receiver_old=logs[0][[answer]] if wants_old else None,
             )
 
-        places = itertools.product(range(1, n), range(bandit.rollouts), range(k))
+        places = itertools.product(range(1, policies), range(bandit.rollouts), range(answers))
         self._peers = {place: answer_of_peer(*place) for place in places}
+
+    def _with_logprobs(self, logprobs: Float64[np.ndarray, "K"]) -> list[Answer]:
+        """Return all answers as a policy with these log-probabilities says them."""
+        return [replace(answer, logprobs=logprobs[[place]]) for place, answer in enumerate(self._own)]
 
     def experience(self, draws: Draws) -> tuple[Group, Inbox, Hashable]:
         """Group, inbox, and a key that is equal for equal ones."""
         own = Group(PROMPT, self.names[0], 0, 1, tuple(self._own[a] for a in draws[0]))
         every: dict[str, tuple[PeerAnswer | Record, ...]] = {}
-        for j, drawn in enumerate(draws[1:], start=1):
-            for box, one in self._list_sent(j, drawn[: self._served]):
+        for policy, drawn in enumerate(draws[1:], start=1):
+            for box, one in self._list_sent(policy, drawn[: self._served]):
                 every[box] = (*every.get(box, ()), one)
+        same: list[Hashable] = []
+        for box, sent in every.items():
+            # Each peer's answer was made once, so that equal ones are one object; values compare by what they say
+            same.append((box, sent if box == "values" else tuple(map(id, sent))))
         given = {box: {PROMPT.id: sent} for box, sent in every.items()}
-        same = tuple((box, tuple(id(a) if box != "values" else a for a in given[box][PROMPT.id])) for box in given)
-        even = np.log(np.full(1, 1 / len(self._own)))  # every policy started from equal probabilities
-        scores = tuple(
-            PeerScores(name, 0, PROMPT.id, i, logs[[a]], float(logs[a]), 1, start=even, own_start=even)
-            for name, logs in zip(self.names[1:], self._scores, strict=False)
-            for i, a in enumerate(draws[0])
-        )
+        scores = self._score_own_answers(draws[0])
         inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
-        return own, inbox, (draws[0], same)
+        return own, inbox, (draws[0], tuple(same))
+
+    def _score_own_answers(self, drawn: tuple[int, ...]) -> tuple[PeerScores, ...]:
+        """Return each peer's scores of the learner's answers; none where the regime needs none."""
+        even = np.log(np.full(1, 1 / len(self._own)))  # every policy started from equal probabilities
+        scores = []
+        for name, logs in zip(self.names[1:], self._scores, strict=False):
+            for place, answer in enumerate(drawn):
+                score = float(logs[answer])
+                scores.append(
+                    PeerScores(name, 0, PROMPT.id, place, logs[[answer]], score, 1, start=even, own_start=even)
+                )
+        return tuple(scores)
 
     def _list_sent(self, j: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
         if (j, drawn) not in self._published:
