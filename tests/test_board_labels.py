@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from synthetic_results import write_rows
 
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.manifest import PolicyEntry
 from harness.store.rows import SampleRow
 
@@ -49,7 +49,7 @@ def test_two_regimes_are_compared_by_level_over_their_common_seeds(tmp_path: Pat
         write_cell(tmp_path, "independent", seed, alone)
         write_cell(tmp_path, "sgt", seed, shared)
     write_cell(tmp_path, "sgt", 3, {"2": ["wrong"] * 50})
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     app = AppTest.from_function(draw, args=(str(tmp_path),), default_timeout=60)
     for name, value in {"regime": "sgt", "b": "independent", "part": "By label"}.items():
         app.query_params[name] = value

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.engines.learner import Gradients
 from harness.learning.minibatches import cut_into_minibatches
 from harness.learning.terms import Objective, Schedule, Term, TermAnswer
 
@@ -77,3 +79,12 @@ def test_zero_updates_are_refused():
         cut_into_minibatches([], 0, 48)
     with pytest.raises(ValueError, match="'own': its schedule is not settled"):
         cut_into_minibatches([Term("own", "own", Objective(), (), schedule=Schedule(1.0, 0.0))], 1, 48)
+
+
+@pytest.mark.parametrize(("norm", "left"), [(1.0, 1.0), (10.0, 5.0)])
+def test_a_gradient_beyond_the_norm_is_scaled_to_it_and_told_as_it_was(norm: float, left: float) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    gradients = Gradients([parameter], measure=False)
+    assert gradients.clip(norm) == gradients.totals[0] == 5.0
+    assert float(parameter.grad.norm()) == pytest.approx(left, rel=1e-5)

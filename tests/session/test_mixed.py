@@ -22,7 +22,7 @@ from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
 from harness.store.by_task import read_task_help, read_task_rewards
-from harness.store.ingest import ingest
+from harness.store.ingest import ingest_journals
 from harness.store.read import Snapshot
 from harness.store.rows import CurveRow, Row, StepRow, TaskCurveRow, TaskRow
 from harness.suite.cells import cell_of, fields_of_model
@@ -200,7 +200,7 @@ def open_board(results: Path, slug: str, suite: str, **query: str) -> AppTest:
 
 
 def test_the_board_says_who_helps_whom_on_what(mixed: Path, done: Prepared) -> None:
-    ingest(mixed.parent / "results")
+    ingest_journals(mixed.parent / "results")
     with Snapshot(mixed.parent / "results") as snapshot:
         helped = [one for one in read_task_help(snapshot, "mixed") if one.regime == "sgt"]
     app = open_board(mixed.parent / "results", "exchange", "mixed", regime="sgt")
@@ -228,7 +228,7 @@ def test_the_board_draws_a_curve_of_each_task(tmp_path: Path, kind: str, adds: f
             rows.append(TaskRow(policy="a", step=step, task=task, right=right, wrong=4 - right))
             rows.append(TaskCurveRow(policy="a", step=step, task=task, accuracy=right / 4, answers=4))
     write_rows(tmp_path, rows, regime="independent", seed=1)
-    ingest(tmp_path)
+    ingest_journals(tmp_path)
     found = {}
     for task in ("all", "adds", "signs"):
         app = open_board(tmp_path, "curves", "hand", curve=kind, task=task)
