@@ -122,9 +122,9 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
 
 
 class _LearntAnswer(NamedTuple):
-    """An answer that some terms learn from. index: of these terms among all that were learnt."""
+    """An answer that some terms learn from. owner: the place of these terms among all that were learnt."""
 
-    index: int
+    owner: int
     term: Term
     answer: TermAnswer
 
@@ -145,7 +145,7 @@ def _enumerate_gradients(
     weights: list[list[float]] = [[] for _ in learnt]
     raised: list[set[int]] = [set() for _ in learnt]
     if rows:
-        owner = [row.index for row in rows]
+        owner = [row.owner for row in rows]
         chosen = [int(row.answer.tokens[0]) for row in rows]
         probabilities = _probabilities_asked(bandit, rows)
         slope, statistics = _slope_of_loss(probabilities[np.arange(len(rows)), chosen], packs)
@@ -155,9 +155,9 @@ def _enumerate_gradients(
         ratios = zip(statistics.ratio_count, statistics.ratio_sum, strict=True)
         for row, answer, rise, (count, ratio) in zip(rows, chosen, slope, ratios, strict=True):
             if row.term.source == "peer" and count:
-                weights[row.index].append(float(ratio))
+                weights[row.owner].append(float(ratio))
             if from_peers(row.term) and rise > 0:
-                raised[row.index].add(answer)
+                raised[row.owner].add(answer)
     return iter(zip(gradients, map(tuple, weights), map(frozenset, raised), strict=True))
 
 
