@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from harness.allocation import inventory
+from harness.allocation.cost_model import CellDemand, Device, Memory, PhaseSeconds
 from harness.allocation.inventory import Inventory
 from harness.allocation.shapes import MICRO, Precision, load_config, precision_of_config
 from harness.engines.embedded import account as embedded_account
@@ -24,7 +25,7 @@ from harness.suite.schema import Policy
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerFast
 
-__all__ = ["Backend", "Lora", "NoEngineOptions", "read_options"]
+__all__ = ["Backend", "CellAccount", "Lora", "NoEngineOptions", "read_options"]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -51,6 +52,19 @@ def read_options(kind: type[Options], options: Mapping[str, Any], source: str = 
         raise SuiteError(source, f"engine_options{path.rstrip('`')}", problem) from None
 
 
+class CellAccount(Protocol):
+    """What plans ask of an engine about a cell that is one process; a module with these functions is one.
+
+    process_memory: bytes with micro-batches of so many tokens. phases: seconds of each phase on a device. cores: how many of the
+    idle ones the cell is worth."""
+
+    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., on: Device = ...) -> Memory: ...
+
+    def phases(self, cell: CellDemand, on: Device) -> PhaseSeconds: ...
+
+    def cores(self, cell: CellDemand, most: int) -> int: ...
+
+
 class Backend(ABC):
     """A cell's engines, closed together. The entry-point group `harness.engines` names a subclass, whose module imports nothing
     heavy."""
@@ -67,7 +81,7 @@ class Backend(ABC):
     # Whether each policy spreads over a cluster's devices; else a cell is one process
     clustered: ClassVar[bool] = False
     # Memory and time of a cell, for plans
-    account: ClassVar[Any] = embedded_account
+    account: ClassVar[CellAccount] = embedded_account
     # Policies have devices of their own: `each` runs them concurrently.
     side_by_side = False
     # Whether tokens that end an answer are one action, whose log-probability is that of ending by any of `PolicyEngine.stop`;

@@ -255,14 +255,14 @@ def _plan_worker(
     tried = [own] if own else [MICRO_TOKENS, *embedded_account.FEWER_TOKENS]
     sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
     tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
-    seconds = measured.get(cell.kind) or account.seconds_by_phase(asks, on).total
+    seconds = measured.get(cell.kind) or account.phases(asks, on).total
     bundle = Bundle(1, 1, embedded_account.GPU_WORKER_BYTES, sizes[tokens])
     if not gpus:
         memory = embedded_account.WORKER_BYTES + sizes[tokens]
         node = max(machine.nodes, key=lambda n: n.cores)
         beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
         idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
-        cores = cell.engine_options.get("threads") or account.cores_for_cell(asks, idle)
+        cores = cell.engine_options.get("threads") or account.cores(asks, idle)
         bundle = Bundle(0, cores, memory)
         seconds = seconds / _speedup_of_cores(cores)
     chosen = tokens if tokens != MICRO_TOKENS and not own else 0
@@ -282,7 +282,7 @@ def _base_seconds(
     gpus = machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
     own = next(p for p in asks.policies if p.name == base.policy.name)
-    seconds = account.seconds_by_phase(CellDemand((own,), asks.workload), on).evaluate
+    seconds = account.phases(CellDemand((own,), asks.workload), on).evaluate
     stage0 = base.policy.stage0
     if base.policy.is_micro:
         return BASE_SECONDS if trains and not _is_shipped(base) else seconds
@@ -291,7 +291,7 @@ def _base_seconds(
             asks.workload, steps=stage0.steps or START_STEPS, prompts=START_EXAMPLES, trained=1.0
         )
         start = CellDemand((dataclasses.replace(own, rollouts=1),), work)
-        seconds = 2 * seconds + account.seconds_by_phase(start, on).train
+        seconds = 2 * seconds + account.phases(start, on).train
     return float(seconds if gpus else seconds / _speedup_of_cores(cores))
 
 
