@@ -136,7 +136,9 @@ def test_another_end_than_most_own_answers_is_named(tmp_path, monkeypatch):
     assert "it ends them with <|done|>, a carried one ends with <|eos|>" in words
     as_one = learner_of(learner.base, chat=True)
     as_one.codec.closing = learner.codec.closing
-    assert abs(measure_price(as_one, PROMPTS, 16).nats) <= FREE, "which of its ends a policy writes costs nothing"
+    price = measure_price(as_one, PROMPTS, 16)
+    assert abs(price.nats) <= FREE, "which of its ends a policy writes costs nothing"
+    assert price.why == "", "and is no difference: a rehearsal would name it"
 
 
 def test_a_policy_that_never_ends_is_named():

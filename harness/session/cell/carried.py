@@ -30,6 +30,8 @@ __all__ = ["ANSWERS", "FREE", "measure_price", "said_of"]
 ANSWERS = 8
 # Nats up to which nobody is named
 FREE = 0.05
+# Nats up to which other ids are the same action: which of a policy's ends an answer has is none of its reasons to pay
+_EQUAL = 1e-4
 # Tokens at an answer's beginning that another opening may change
 _OPENING_TOKENS = 2
 _UNJUDGED = Verdict("wrong", "not judged")
@@ -53,6 +55,7 @@ def measure_price(
     told = [group for group in finished if group.answers[0].text]
     carried = _carry_own_answers(learner, groups, told)
     compared: list[tuple[Prompt, Answer, Retokenised]] = []
+    differences: list[str] = []
     reasons: list[str] = []
     unusual = 0
     for group, result in zip(told, carried, strict=True):
@@ -64,10 +67,11 @@ def measure_price(
             unusual += 1
             continue
         compared.append((group.prompt, group.answers[0], result))
-        reasons += [why] if why else []
+        differences.append(why)
     own = learner.engine.score([p for p, _, _ in compared], [a.tokens for _, a, _ in compared])
     theirs = learner.engine.score([p for p, _, _ in compared], [r.tokens for _, _, r in compared])
     nats = [float(a.sum(dtype=np.float64) - b.sum(dtype=np.float64)) for a, b in zip(own, theirs, strict=True)]
+    reasons += [why for why, paid in zip(differences, nats, strict=True) if why and abs(paid) > _EQUAL]
     most = [reason for reason, _ in Counter(reasons).most_common(1)]
     return CarriedPrice(
         answers=len(asked),
