@@ -73,6 +73,17 @@ def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = Tr
     return text.removeprefix(source)
 
 
+def test_portable_numerics_of_half_precision_are_asked_for_in_fp32(suite, broken):
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"dtype": "bfloat16"}))
+    file = suite(broken)
+    said = refusal(file, "engine_options.numerics=portable")
+    assert said.startswith(f"groups[0].policies[0].model: {broken}: ")
+    assert said.endswith("numerics: portable needs engine_options.dtype: fp32")
+    remarks(file, "engine_options={numerics: portable, dtype: fp32}")
+    remarks(file, "engine_options.numerics=fast")
+
+
 @pytest.mark.parametrize(("verb", "engine"), [("plan", "openrlhf"), ("run", "embedded")])
 def test_a_missing_folder_is_one_line_and_nothing_is_written(suite, tmp_path, verb, engine):
     file, results = suite("micro/llama", "./does-not-exist"), tmp_path / "results"

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from harness.allocation import inventory
-from harness.allocation.shapes import Precision
+from harness.allocation.shapes import Precision, precision_of_config
 from harness.engines.backend import Backend, Lora
 from harness.engines.embedded.numerics import Numerics, choose_numerics, explain_conflict, explain_unable
 from harness.engines.embedded.sizes import MICRO_TOKENS
@@ -78,6 +78,12 @@ class Embedded(Backend):
             raise EngineError("engine_options.lora needs peft: pip install -e '.[lora]' -c constraints.txt")
         config, tokenizer = read_folder(folder)
         check_layers(folder, config)
+        unstated = options.get("numerics") == "portable" and options.get("dtype") is None
+        if unstated and precision_of_config(config.to_dict()) == "bf16":
+            raise EngineError(
+                f"{folder}: the weights are in half precision and would be computed in bf16, whose digits depend on the machine; "
+                "numerics: portable needs engine_options.dtype: fp32"
+            )
         return config, tokenizer
 
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
