@@ -68,7 +68,7 @@ def test_fast_numerics_leave_keys_as_they_were(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("able")
 def test_a_machine_that_cannot_says_so_and_computes_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (numerics, sys.modules[Embedded.__module__]):
-        monkeypatch.setattr(module, "lacking", lambda: "this machine is aarch64, not x86-64")
+        monkeypatch.setattr(module, "explain_unable", lambda: "this machine is aarch64, not x86-64")
     prepared = prepare_named("quickstart", tmp_path)
     assert prepared.suite.engine_options == {"numerics": "fast"}
     assert list_remarks(prepared.resolved)[-1] == (
