@@ -53,16 +53,16 @@ def read_options(kind: type[Options], options: Mapping[str, Any], source: str = 
 
 
 class CellAccount(Protocol):
-    """What plans ask of an engine about a cell that is one process; a module with these functions is one.
+    """What plans ask of an engine about a cell that is one process; a module with these functions is one."""
 
-    process_memory: bytes with micro-batches of so many tokens. phases: seconds of each phase on a device. cores: how many of the
-    idle ones the cell is worth."""
+    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., on: Device = ...) -> Memory:
+        """Return the bytes of the process at its fullest. micro_tokens: of a micro-batch. on: the device that trains."""
 
-    def process_memory(self, cell: CellDemand, micro_tokens: int = ..., on: Device = ...) -> Memory: ...
+    def phases(self, cell: CellDemand, on: Device) -> PhaseSeconds:
+        """Return the seconds of each phase on a device."""
 
-    def phases(self, cell: CellDemand, on: Device) -> PhaseSeconds: ...
-
-    def cores(self, cell: CellDemand, most: int) -> int: ...
+    def cores(self, cell: CellDemand, most: int) -> int:
+        """Return how many cores the cell is worth. most: those that are idle."""
 
 
 class Backend(ABC):

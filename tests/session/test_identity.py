@@ -198,7 +198,7 @@ def test_results_versions(suite: Path, tmp_path: Path, monkeypatch: pytest.Monke
         raised = {**table, package: table[package]._replace(version=table[package].version + 1)}
         with monkeypatch.context() as patch:
             for user in ("harness.versions", "harness.plugins"):
-                patch.setattr(f"{user}.recorded", lambda: raised)
+                patch.setattr(f"{user}.recorded_versions", lambda: raised)
             return [a != b for a, b in zip(before, keys(suite, tmp_path), strict=True)]
 
     assert changed("learning") == [True, True, False, False]
