@@ -58,7 +58,7 @@ from harness.session.suite.resolved import list_remarks
 from harness.session.suite.shards import Shard
 from harness.store.database import store_path
 from harness.store.diagnosis import summarise_training
-from harness.store.expected_power import describe_power, read_spreads
+from harness.store.expected_power import describe_power, recall_spreads
 from harness.store.finished import read_finished
 from harness.store.ingest import ingest_journals
 from harness.store.manifest import suite_files
@@ -422,12 +422,12 @@ def _describe_price(plan: Plan, price: float) -> str:
 
 
 def _say_power(results: Path, seeds: int) -> None:
-    """Print what so many seeds are likely to find, from the spreads of stored results; nothing where there is no store. It
-    reads them all, so it comes after the plan."""
+    """Print what so many seeds are likely to find, from the spreads of stored results; nothing where there is no store. The
+    first time it reads them all, so it comes after the plan."""
     if seeds < 2 or not store_path(results).is_file():
         return
-    with suppress(StoreError), Snapshot(results) as snapshot:
-        power = describe_power(read_spreads(snapshot), seeds)
+    with suppress(StoreError):
+        power = describe_power(recall_spreads(results), seeds)
         if power:
             print(f"power      {power.removeprefix('Power ')}")
 

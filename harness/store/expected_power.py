@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import log, sqrt
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from harness import __version__
+from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.statistics.power import find_power
+from harness.store.database import store_path
 from harness.store.finished import estimate_difference, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import SHARE
@@ -56,6 +62,31 @@ def read_spreads(snapshot: Snapshot, suites: Sequence[str] = ()) -> StoredSpread
         pace=float(np.median(paces)) if paces else None,
         paces=len(paces),
     )
+
+
+class _KeptSpreads(msgspec.Struct, frozen=True):
+    """of: the harness's version, and inode, time of change in nanoseconds and bytes of the store that was read."""
+
+    of: tuple[str, int, int, int]
+    spreads: StoredSpreads
+
+
+def recall_spreads(results: Path) -> StoredSpreads:
+    """Read the spreads of all stored suites of a results folder. They are kept beside its store for as long as that does not
+    change: fitting the paces takes seconds, and plans are made often. Raises StoreError where the store cannot be read."""
+    store = store_path(results)
+    status = store.stat()
+    of = (__version__, status.st_ino, status.st_mtime_ns, status.st_size)
+    place = store.with_suffix(".spreads.json")
+    with suppress(OSError, msgspec.MsgspecError):
+        kept = msgspec.json.decode(place.read_bytes(), type=_KeptSpreads)
+        if kept.of == of:
+            return kept.spreads
+    with Snapshot(results) as snapshot:
+        spreads = read_spreads(snapshot)
+    with suppress(OSError):  # a folder that can only be read
+        write_atomic(place, msgspec.json.encode(_KeptSpreads(of, spreads)))
+    return spreads
 
 
 def describe_power(spreads: StoredSpreads, seeds: int) -> str:
