@@ -273,6 +273,8 @@ _HEADS = {
     "author": "Author",
     "doc_id": "Question",
     "group": "Group",
+    "label": "Label",
+    "metric": "Metric",
     "moment": "When",
     "peer_solved": "Peer-solved",
     "policy": "Policy",

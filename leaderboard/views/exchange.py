@@ -193,6 +193,7 @@ def _draw_tasks(store: Store, suite: str, group: str, regimes: Sequence[str]) ->
         st.caption("Nobody was sent an answer here.")
     else:
         titles = {
+            "task": "Task",
             "received": "Answers received",
             "right": number_column("Of these right", "percent"),
             "used": number_column("Answers used", "%d", "Answers of which a token had a nonzero gradient."),
@@ -207,7 +208,7 @@ def _draw_tasks(store: Store, suite: str, group: str, regimes: Sequence[str]) ->
         "curve_first": "Held out, first",
         "curve_last": "Held out, last",
     }
-    columns = {name: number_column(title, "percent") for name, title in percent.items()}
+    columns = {"task": "Task"} | {name: number_column(title, "percent") for name, title in percent.items()}
     st.caption(
         "Below: right answers to each task's training questions in the first and the last fifth of the steps, all-wrong prompts, "
         "those of them that a peer solved, and held-out accuracy at the first and the last point of the curve."
