@@ -36,7 +36,17 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def run(to: Path, *options: object, **environment: str) -> tuple[int, str, str]:
-    command = [sys.executable, gpu_check.__file__, "--to", str(to), "--patience", "10", *map(str, options)]
+    command = [
+        sys.executable,
+        gpu_check.__file__,
+        "--to",
+        str(to),
+        "--patience",
+        "10",
+        "--minutes",
+        "200",
+        *map(str, options),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=800, env={**os.environ, **environment}, check=False
     )

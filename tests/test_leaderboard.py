@@ -270,14 +270,14 @@ def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkey
 def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
     several: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """15: "All suites" showed the best of many with an interval that knows nothing of the choice, without a word."""
+    """The table of all suites shows the best of many with an interval that knows nothing of the choice, and says so."""
     shown = html_of(app_on(several, monkeypatch))
     assert all(
         f'<a href="ranking?suite={name}" target="_self">{name}</a>' in shown for name in ("first", "second", "third")
     )
     assert "not corrected for the choice" in BEST
     text = reported(several, tmp_path)
-    links = re.findall('<a href="#(.*?)">', text)
+    links = re.findall('<a href="#(.*?)"', text)
     assert len(links) == 3
     assert all(text.count(f'<h2 id="{link}">') == 1 for link in links)
     assert BEST in text
