@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from harness import __version__
+import harness
 from harness.files import write_atomic
 from harness.statistics import MARGIN
 from harness.statistics.power import find_power
@@ -76,7 +76,7 @@ def recall_spreads(results: Path) -> StoredSpreads:
     change: fitting the paces takes seconds, and plans are made often. Raises StoreError where the store cannot be read."""
     store = store_path(results)
     status = store.stat()
-    of = (__version__, status.st_ino, status.st_mtime_ns, status.st_size)
+    of = (harness.__version__, status.st_ino, status.st_mtime_ns, status.st_size)
     place = store.with_suffix(".spreads.json")
     with suppress(OSError, msgspec.MsgspecError):
         kept = msgspec.json.decode(place.read_bytes(), type=_KeptSpreads)
