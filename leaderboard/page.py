@@ -103,7 +103,7 @@ def show_unfinished(store: Store, suite: str, message: str) -> None:
 
 def choose_one(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
     index = options.index(default) if default in options else 0
-    return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]
+    return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]  # any of its keywords
 
 
 def choose_key(label: str, options: Mapping[str, str], key: str, **more: object) -> str:
@@ -112,7 +112,7 @@ def choose_key(label: str, options: Mapping[str, str], key: str, **more: object)
     options: the words by key, the default first.
     """
     _open_choice(options, key)
-    chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]
+    chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]  # any of its keywords
     return _keep_choice(chosen, next(iter(options)), key)
 
 

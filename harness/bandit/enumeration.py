@@ -260,7 +260,7 @@ class BanditDelivery:
             same.append((box, sent if box == "values" else tuple(map(id, sent))))
         given = {box: {PROMPT.id: sent} for box, sent in every.items()}
         scores = self._score_own_answers(draws[0])
-        inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]
+        inbox = Inbox(**given, scores={PROMPT.id: scores} if scores else {})  # type: ignore[arg-type]  # fields of several types
         return own, inbox, (draws[0], tuple(same))
 
     def _score_own_answers(self, drawn: tuple[int, ...]) -> tuple[PeerScores, ...]:

@@ -252,7 +252,7 @@ def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
     true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
     base: type[Regime] = load("hacpo")
 
-    class TrueCapability(base):  # type: ignore[misc, valid-type]
+    class TrueCapability(base):  # type: ignore[misc, valid-type]  # a base found at run time
         def capability(self, policy: str) -> float:
             return true[policy]
 

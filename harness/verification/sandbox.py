@@ -71,7 +71,7 @@ def _run_source(says: int, source: bytes, name: str, space: dict[str, object], m
         if mode == "exec":
             exec(code, space)  # what this process is for; its limits are set before
             return b""
-        return json.dumps(_describe_value(eval(code, space))).encode()
+        return json.dumps(_describe_value(eval(code, space))).encode()  # limited as above
     except BaseException as error:
         _write_message(
             says, b"failed in the " + name.encode() + b": " + type(error).__name__.encode("ascii", "replace")[:40]

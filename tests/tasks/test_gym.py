@@ -80,7 +80,6 @@ def test_an_entry_has_one_readable_answer_that_its_own_scorer_and_ours_agree_on(
 
 
 @installed
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", LENGTHY)
 def test_training_and_held_out_share_no_question(name: str) -> None:
     source = Gym(f"gym.{name}")
