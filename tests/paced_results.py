@@ -30,7 +30,8 @@ SAMPLED = 1000
 
 @dataclass(frozen=True)
 class Line:
-    """A variant with its true pace, and by how much its curve ends higher. trained: tokens; scored: peers' tokens."""
+    """A variant with its true pace, and by how much its curve ends higher. trained: tokens; scored: peers' tokens.
+    untrained: its accuracy at the end on the task `other`, which is not trained; None where that is not asked."""
 
     name: str
     regime: str = "independent"
@@ -43,6 +44,7 @@ class Line:
     stream: int = 0
     dynamic: bool = False
     by_policy: Mapping[str, float] | None = None
+    untrained: float | None = None
 
     def accuracy(self, policy: str, step: float, level: float) -> float:
         """Return the expected accuracy after a step. level: added for this seed at every step."""
@@ -64,9 +66,10 @@ def write_paced(
     groups: Sequence[tuple[str, Sequence[Line]]] = (),
     suite: str = "paced",
     bases: Mapping[str, float] | None = None,
+    retention: Sequence[str] = (),
 ) -> None:
     """Write finished cells of every line and seed, and the suite's file. groups: further ones, with their lines. bases: accuracy of
-    each policy before training; without it bases were not evaluated."""
+    each policy before training; without it bases were not evaluated. retention: tasks that the suite names as not trained."""
     for policy, accuracy in (bases or {}).items():
         _write_base(results / suite / f"base-{policy}", suite, group, policy, accuracy)
     every = [(group, lines), *groups]
@@ -90,7 +93,8 @@ def write_paced(
             cells=tuple(cells),
             config={
                 "training": {"learning_rate": lines[0].rate, "steps": STEPS},
-                "evaluation": {"tasks": ["made-up"]},
+                "evaluation": {"tasks": ["made-up", *retention]},
+                "retention": list(retention),
                 "regimes": [{"name": line.name, "regime": line.regime, "options": {}} for line in lines],
                 "groups": [
                     {"name": name, "policies": [{"name": p, "model": f"micro/{name}-{p}"} for p in policies]}
@@ -115,11 +119,11 @@ def _write_base(folder: Path, suite: str, group: str, policy: str, accuracy: flo
     )
     write_manifest(folder, manifest)
     journal = Journal(folder)
-    journal.append(_answers(policy, 0, accuracy))
+    journal.append([*_answers(policy, 0, accuracy), *_answers(policy, 0, accuracy, "other")])
     journal.commit(1)
 
 
-def _answers(policy: str, step: int, accuracy: float) -> list[Row]:
+def _answers(policy: str, step: int, accuracy: float, task: str = "made-up") -> list[Row]:
     """Final answers: of each question as many of the sampled ones are right as its accuracy says, the greedy one from a half on."""
     rows: list[Row] = []
     for question in range(QUESTIONS):
@@ -131,7 +135,7 @@ def _answers(policy: str, step: int, accuracy: float) -> list[Row]:
                 SampleRow(
                     policy=policy,
                     checkpoint_step=step,
-                    task="made-up",
+                    task=task,
                     metric=metric,
                     doc_id=str(question),
                     repeat=repeat,
@@ -204,6 +208,8 @@ def _rows_of(line: Line, policy: str, level: float, rng: np.random.Generator, no
         accuracy = line.accuracy(policy, step, level) + noise * float(rng.standard_normal())
         rows.append(CurveRow(policy=policy, step=step, metric="sampled", accuracy=accuracy, answers=QUESTIONS))
     rows += _answers(policy, STEPS, line.accuracy(policy, STEPS, level))
+    if line.untrained is not None:
+        rows += _answers(policy, STEPS, line.untrained, "other")
     rows.append(CostRow(attempt=1, policy=policy, phase="generate", cpu_seconds=10 * factor, wall_seconds=10 * factor))
     if line.scored:
         rows.append(CostRow(attempt=1, policy=policy, phase="score", cpu_seconds=5, wall_seconds=5))

@@ -317,7 +317,13 @@ def read_finished(snapshot: Snapshot, suite: str) -> FinishedScores:
     return done
 
 
-def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
+def read_retained(snapshot: Snapshot, suite: str) -> FinishedScores:
+    """Read the scores of tasks that the suite names as not trained (`retention`), which `read_finished` leaves out."""
+    return _read_finished_anew(snapshot, suite, retained=True)
+
+
+def _read_finished_anew(snapshot: Snapshot, suite: str, retained: bool = False) -> FinishedScores:
+    """retained: of the tasks in the suite's `retention`, else of all others."""
     described = snapshot.query(
         "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?", [suite]
     ).to_pylist()
@@ -325,7 +331,7 @@ def _read_finished_anew(snapshot: Snapshot, suite: str) -> FinishedScores:
     config = json.loads(about["config"] or "{}")
     held_groups = _find_held_groups(config.get("groups", ()))
     variants = [_make_variant(row) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
-    stored = _read_scores(snapshot, suite)
+    stored = _read_scores(snapshot, suite, frozenset(config.get("retention") or ()), retained)
     lines = make_lines(variants, about["variants"], about["tuned"])
     paces = PaceBook(snapshot, suite, stored.policies, find_clocks(lines))
     questions = QuestionBook(snapshot, suite)
@@ -375,11 +381,13 @@ def _first_task(config: Mapping[str, Any]) -> str:
     return str(tasks[0]["name"] if isinstance(tasks[0], dict) else tasks[0])
 
 
-def _read_scores(snapshot: Snapshot, suite: str) -> _StoredScores:
+def _read_scores(snapshot: Snapshot, suite: str, untrained: frozenset[str], retained: bool) -> _StoredScores:
+    """Read a suite's scores on the tasks that are named as not trained (retained), or on all others."""
     stored = _StoredScores()
     data = snapshot.query(_SCORES, [suite])
     noise = sampling_variance(*(data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")))
     rows = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
+    rows = [row for row in rows if (row["task"] in untrained) == retained]
     for (is_base, *_), part in groupby(rows, key=itemgetter("base", "cell", "task", "metric")):
         if is_base:
             stored.add_base(list(part))

@@ -24,6 +24,7 @@ from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.finished import FinishedScores, Place, SeedRow, is_independent_training, read_finished
 from harness.store.read import Snapshot
 from harness.store.remarks import Missing, TrainingMoment, mixed_in, read_moments
+from harness.store.retention import RetentionRow, read_retention
 from harness.store.roles import RoleRow, role_rows
 from harness.store.sentences import joined, write_doubt, write_rate, write_sentence, write_summary
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
@@ -119,12 +120,13 @@ class Headline(msgspec.Struct, frozen=True):
 class Heading(msgspec.Struct, frozen=True):
     """The lines above a suite's rows. sentences: the opening one first. across: by metric. roles: by the first metric. claims:
     what was claimed before the suite ran. checkpoints: what the choice of a checkpoint would change. task_rewards, task_help: of
-    mixed training, by task. missing, submission: filled in by the command."""
+    mixed training, by task. retention: of tasks that were not trained. missing, submission: filled in by the command."""
 
     margin: float = MARGIN
     sentences: list[Headline] = []
     across: dict[str, list[Aggregate]] = {}
     roles: list[RoleRow] = []
+    retention: list[RetentionRow] = []
     claims: list[ClaimAnswer] = []
     checkpoints: list[CheckpointRow] = []
     task_rewards: list[TaskReward] = []
@@ -396,6 +398,7 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         checkpoints=[] if said == "nothing" else read_checkpoint_choices(snapshot, suite),
         task_rewards=[] if said == "nothing" else read_task_rewards(snapshot, suite),
         task_help=[] if said == "nothing" else read_task_help(snapshot, suite),
+        retention=[] if said == "nothing" else read_retention(snapshot, suite),
         starts=read_moments(snapshot, suite),
         processors=mixed_in(snapshot, suite),
     )

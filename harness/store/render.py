@@ -30,6 +30,7 @@ from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Heading, Headline
 from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
+from harness.store.retention import RetentionRow
 from harness.store.roles import RoleRow
 from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
@@ -152,6 +153,7 @@ class _Page:
         self._print_panels(rows, head.margin)
         self._pace_and_end(choose_rows(rows))
         self._print_roles(head.roles)
+        self._print_retention(head.retention)
         self._other_questions(rows)
         self._print_checkpoint_choice(head.checkpoints)
         self._by_task(head.task_rewards, head.task_help)
@@ -206,6 +208,7 @@ class _Page:
         self._pace_and_end(means)
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
         self._print_roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
+        self._print_retention([row for row in head.retention if row.policy == MEAN and row.metric == first.metric])
         self._print_beside_papers(msgspec.structs.replace(head, starts=[]))
 
     def _print_panels(self, rows: Rows, margin: float, named: bool = True) -> None:
@@ -322,6 +325,27 @@ class _Page:
             ]
             title = f"{group}: by role at the start; {task}, {metric}, gains in points, 95 % intervals"
             self.table(title, ("regime", "stronger", "weaker", "stronger less weaker", "seeds"), lines, names=1)
+
+    def _print_retention(self, rows: Sequence[RetentionRow]) -> None:
+        """Print what training left of tasks that it did not train, a table a group, task and metric."""
+        for (group, task, metric), own in groupby(rows, key=attrgetter("group", "task", "metric")):
+            lines = [
+                (
+                    row.regime,
+                    "mean" if row.policy == MEAN else row.policy,
+                    PERCENT.text(row.before),
+                    PERCENT.text(row.after),
+                    POINTS.with_interval(row.change, row.change_interval),
+                    POINTS.with_interval(row.over_baseline, row.over_baseline_interval),
+                    str(row.seeds),
+                )
+                for row in own
+            ]
+            title = (
+                f"{group}: {task}, which was not trained; {metric}, accuracy in %, changes in points, 95 % intervals"
+            )
+            heads = ("regime", "policy", "before", "after", "change", "over baseline", "seeds")
+            self.table(title, heads, lines, names=2)
 
     def _print_claims(self, claims: Sequence[ClaimAnswer]) -> None:
         """Print what was claimed before the suite ran, with the answers."""

@@ -466,8 +466,18 @@ class Tune(SuiteModel):
     )
 
 
+def _have_common_levels(one: str, other: str) -> bool:
+    """Say whether two tasks ask of a same level, as `ladder` and `ladder.add1`, or `ladder.add1+add2` and `ladder.add2+sub2`."""
+    family, _, levels = one.partition(".")
+    other_family, _, other_levels = other.partition(".")
+    if family != other_family:
+        return False
+    shared = set(levels.split("+")) & set(other_levels.split("+"))
+    return not levels or not other_levels or bool(shared)
+
+
 class Suite(SuiteModel):
-    younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": []}
+    younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": [], "retention": []}
 
     name: Annotated[Name, not_of_a_file("evaluations", "harness.duckdb")] = Field(
         description="Of the results folder; by default the file's."
@@ -501,6 +511,11 @@ class Suite(SuiteModel):
     claims: Annotated[list[Claim], Field(max_length=64), all_distinct("claim")] = Field(
         default=[], description="What is expected before it runs; answered first, and corrected among themselves."
     )
+    retention: Annotated[list[Name], Field(max_length=63), all_distinct("task")] = Field(
+        default=[],
+        description="Held-out tasks, among `evaluation.tasks`, that are not trained: what training leaves of them has a table "
+        "of its own, and no verdict counts them.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -522,7 +537,24 @@ class Suite(SuiteModel):
         groups = [group.name for group in self.groups]
         groups_of = {variant.name: list(filter(variant.runs_in, groups)) for variant in self.regimes}
         check_claims(self.claims, groups, groups_of, self.baseline, len(self.seeds))
+        self._check_retention()
         return self
+
+    def _check_retention(self) -> None:
+        """Raises ValueError where a task of `retention` is not measured, is trained, or would leave nothing to compare."""
+        measured = [str(task) for task in self.evaluation.tasks]
+        for i, name in enumerate(self.retention):
+            if name not in measured:
+                raise ValueError(f"retention[{i}]: {name!r} is not among evaluation.tasks ({', '.join(measured)})")
+            for trained in map(str, self.training.tasks):
+                if _have_common_levels(name, trained):
+                    raise ValueError(
+                        f"retention[{i}]: {name!r} is trained (training.task: {trained}); name a task that is not"
+                    )
+            if name == measured[0]:
+                raise ValueError(
+                    f"retention[{i}]: {name!r} is the first of evaluation.tasks, which regimes are compared on"
+                )
 
     def _check_limited_variants(self) -> None:
         """Raises ValueError where a variant's `only_in` cannot be."""
