@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -151,24 +151,16 @@ def unpack(suite: str, to: Annotated[Path, typer.Argument()], results: Where = R
 def rescore(suites: list[str], results: Where = RESULTS) -> None:
     """Training is not repeated: rewards stay those of the verifier that the cell's results versions name."""
     with Verifier() as verifier:
+
+        def judge_cell(key: str, manifest: Manifest, tables: dict[str, pa.Table]) -> int:
+            if "samples" not in tables or _is_micro(manifest):
+                return 0
+            tables["samples"], changed = _rescore_samples(tables["samples"], verifier)
+            return changed
+
         for suite in suites:
             folder = results / ORIGIN / suite
-            reference = read_reference(folder)
-            manifests = {}
-            tables = {}
-            changed = 0
-            for key, manifest in reference.manifests.items():
-                tables[key] = dict(reference.cells[key].tables)
-                manifests[key] = msgspec.structs.replace(manifest, suite=suite, origin="")
-                if "samples" in tables[key] and not _is_micro(manifest):
-                    tables[key]["samples"], count = _rescore_samples(tables[key]["samples"], verifier)
-                    changed += count
-            tuning = (folder / TUNING).read_bytes() if (folder / TUNING).is_file() else None
-            submission = read_submission(folder)
-            write_results_folder(folder, read_suite(folder), harness.__version__, manifests, tables, tuning)
-            if submission is not None:
-                write_submission(folder, submission)
-            print(f"{folder}: {changed} verdicts are other ones")
+            print(f"{folder}: {_rewrite_suite(folder, judge_cell)} verdicts are other ones")
 
 
 @app.command()
@@ -176,29 +168,41 @@ def texts(results: Annotated[Path, typer.Argument()], suites: list[str], to: Whe
     """Every row stays as it is but for the words of answers that `make` would keep."""
     for suite in suites:
         folder = to / ORIGIN / suite
-        reference = read_reference(folder)
         runs = {label_of(manifest): place for place, manifest in _list_runs(results / suite)}
-        manifests = {}
-        tables = {}
-        added = 0
-        for key, manifest in reference.manifests.items():
-            tables[key] = dict(reference.cells[key].tables)
-            manifests[key] = msgspec.structs.replace(manifest, suite=suite, origin="")
+
+        def add_words(
+            key: str, manifest: Manifest, tables: dict[str, pa.Table], runs: Mapping[str, Path] = runs
+        ) -> int:
             run = runs.get(label_of(manifest))
             if run is None or not _is_micro(manifest):
-                continue
+                return 0
             own = read_journal(run).tables
-            wrong = [line for line in compare_tables(tables[key], _select_like(tables[key], own)) if not line[1]]
+            wrong = [line for line in compare_tables(tables, _select_like(tables, own)) if not line[1]]
             if wrong:
-                raise UsageError(f"{run}: other rows than {folder}: {wrong[0][0]}: {wrong[0][2]}")
-            tables[key]["samples"] = _select_kept(manifest, own)["samples"]
-            added += 1
-        tuning = (folder / TUNING).read_bytes() if (folder / TUNING).is_file() else None
-        submission = read_submission(folder)
-        write_results_folder(folder, read_suite(folder), harness.__version__, manifests, tables, tuning)
-        if submission is not None:
-            write_submission(folder, submission)
-        print(f"{folder}: answers in words of {added} of {len(manifests)} cells and base checkpoints")
+                raise UsageError(f"{run}: other rows than {key} of the reference: {wrong[0][0]}: {wrong[0][2]}")
+            tables["samples"] = _select_kept(manifest, own)["samples"]
+            return 1
+
+        print(f"{folder}: answers in words of {_rewrite_suite(folder, add_words)} cells and base checkpoints")
+
+
+def _rewrite_suite(folder: Path, change: Callable[[str, Manifest, dict[str, pa.Table]], int]) -> int:
+    """Write a reference suite again, with each cell's tables as `change` leaves them, and return the sum of what it returned."""
+    reference = read_reference(folder)
+    manifests = {}
+    tables = {}
+    changed = 0
+    for key, manifest in reference.manifests.items():
+        manifests[key] = msgspec.structs.replace(manifest, suite=folder.name, origin="")
+        tables[key] = dict(reference.cells[key].tables)
+        changed += change(key, manifest, tables[key])
+    tuning = (folder / TUNING).read_bytes() if (folder / TUNING).is_file() else None
+    # Writing empties the folder: what lies there is read before
+    submission = read_submission(folder)
+    write_results_folder(folder, read_suite(folder), harness.__version__, manifests, tables, tuning)
+    if submission is not None:
+        write_submission(folder, submission)
+    return changed
 
 
 def _list_runs(suite: Path) -> list[tuple[Path, Manifest]]:
