@@ -42,6 +42,17 @@ _MIDDLES = np.linspace(-0.5, 1.0, 31)
 _LEAST_HEIGHT = 1e-3
 
 
+# The arrays of this module: N points of a run, S seeds, P paces that are tried; accuracies in [0, 1], times in steps
+Points = Float[np.ndarray, "N"]
+BySeed = Float[np.ndarray, "S"]
+Curves = Float[np.ndarray, "S N"]
+Times = Float[np.ndarray, "*paces N"]
+ByPace = Float[np.ndarray, "P"]
+Weights = Float[np.ndarray, "P N"]
+# Squared residuals of each seed for every shape of the logistic that is tried
+Losses = Float[np.ndarray, "shapes S"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BaselineCurve:
     """f of each seed: level + height / (1 + exp(-rate (t - middle))). rate: per step. middle: in steps. level, height: accuracies.
@@ -49,31 +60,35 @@ class BaselineCurve:
 
     rate: float
     middle: float
-    level: Float[np.ndarray, "S"]
-    height: Float[np.ndarray, "S"]
+    level: BySeed
+    height: BySeed
     explained: float
 
-    def predict_accuracy(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "S *paces N"]:
+    def predict_accuracy(self, steps: Times) -> Float[np.ndarray, "S *paces N"]:
         """Return each seed's accuracy at these steps."""
         rise = self._logistic_at(steps)
-        over_seeds = (-1, *(1 for _ in rise.shape))
-        accuracy: Float[np.ndarray, "S *paces N"] = (
-            self.level.reshape(over_seeds) + self.height.reshape(over_seeds) * rise
-        )
+        over_seeds = (-1, *[1] * rise.ndim)
+        level = self.level.reshape(over_seeds)  # (S, 1, ...), as many axes as the result
+        height = self.height.reshape(over_seeds)
+        accuracy: Float[np.ndarray, "S *paces N"] = level + height * rise
         return accuracy
 
-    def share_learnt(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "*paces N"]:
+    def share_learnt(self, steps: Times) -> Times:
         """Return (f(t) - f(0)) / (f(inf) - f(0)), the share of all that can be learnt; the same for every seed."""
-        begun = float(self._logistic_at(np.zeros(1))[0])
-        share: Float[np.ndarray, "*paces N"] = (self._logistic_at(steps) - begun) / (1.0 - begun)
+        at_begin = self._logistic_at(np.zeros(1))
+        begun = float(at_begin[0])
+        risen = self._logistic_at(steps)
+        share: Times = (risen - begun) / (1.0 - begun)
         return share
 
     def rise_at_the_end(self, run: float) -> float:
         """Return by how much the mean accuracy rises over the last part of a run of so many steps."""
-        before, at_end = self._logistic_at(np.array([(1 - LAST_PART) * run, run]))
-        return float(self.height.mean() * (at_end - before))
+        ends_of_part = np.array([(1 - LAST_PART) * run, run])
+        before, at_end = self._logistic_at(ends_of_part)
+        mean_height = self.height.mean()
+        return float(mean_height * (at_end - before))
 
-    def _logistic_at(self, steps: Float[np.ndarray, "*paces N"]) -> Float[np.ndarray, "*paces N"]:
+    def _logistic_at(self, steps: Times) -> Times:
         return _logistic(self.rate * (steps - self.middle))
 
 
@@ -81,7 +96,7 @@ class BaselineCurve:
 class BaselineClock:
     """A baseline's curve. steps: at which it was measured. whole: fitted from all seeds. without: from all seeds but each."""
 
-    steps: Float[np.ndarray, "N"]
+    steps: Points
     whole: BaselineCurve
     without: tuple[BaselineCurve, ...]
 
@@ -144,55 +159,65 @@ def refused_fit(seeds: int, why: str) -> Acceleration:
     return Acceleration(nan, nan, nan, nan, nan, nan, seeds, why)
 
 
-def fit_clock(steps: Float[np.ndarray, "N"], baseline: Float[np.ndarray, "S N"]) -> BaselineClock:
+def fit_clock(steps: Points, baseline: Curves) -> BaselineClock:
     """Fit the baseline's curve from all seeds, and from all but each, for the jackknife.
 
     steps: rising to the end of the run. baseline: accuracies in [0, 1], without gaps.
     """
-    losses = _losses_of_grid(steps / steps[-1], baseline)
-    whole = _refine_curve(steps, baseline, losses.sum(axis=1))
+    share_of_run = steps / steps[-1]  # (N,)
+    losses = _losses_of_grid(share_of_run, baseline)
+    loss_of_all = losses.sum(axis=1)  # (shapes,)
+    whole = _refine_curve(steps, baseline, loss_of_all)
     without = []
     for seed in range(len(baseline)):
-        others = np.delete(baseline, seed, axis=0)
-        without.append(_refine_curve(steps, others, losses.sum(axis=1) - losses[:, seed]))
+        others = np.delete(baseline, seed, axis=0)  # (S - 1, N)
+        loss_of_others = loss_of_all - losses[:, seed]
+        without.append(_refine_curve(steps, others, loss_of_others))
     return BaselineClock(steps, whole, tuple(without))
 
 
-def fit_baseline(steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]) -> BaselineCurve:
+def fit_baseline(steps: Points, accuracies: Curves) -> BaselineCurve:
     """Fit the baseline's curve by least squares: a grid of shapes, refined from the best one."""
-    return _refine_curve(steps, accuracies, _losses_of_grid(steps / steps[-1], accuracies).sum(axis=1))
+    share_of_run = steps / steps[-1]  # (N,)
+    losses = _losses_of_grid(share_of_run, accuracies)
+    return _refine_curve(steps, accuracies, losses.sum(axis=1))
 
 
 def compare_with_clock(
-    clock: BaselineClock, regime: Float[np.ndarray, "S N"], *, margin: float = 0.02, level: float = 0.95
+    clock: BaselineClock, regime: Curves, *, margin: float = 0.02, level: float = 0.95
 ) -> Acceleration:
     """Fit kappa and delta of a regime against a baseline whose curve is fitted.
 
     regime: accuracies of the clock's seeds, in their order, at its steps. margin, level: as for `fit_acceleration`.
     """
+    baseline = clock.whole
     seeds = len(regime)
-    kappa, delta = _fit_pace(clock.whole, clock.steps, regime)
-    rising = clock.whole.rise_at_the_end(float(clock.steps[-1])) > margin
-    fits = [_fit_pace(curve, clock.steps, np.delete(regime, seed, axis=0)) for seed, curve in enumerate(clock.without)]
-    paces = tuple(pace for pace, _ in fits)
-    ends = tuple(end for _, end in fits)
+    kappa, delta = _fit_pace(baseline, clock.steps, regime)
+    paces, ends = _fit_without_each_seed(clock, regime)
     least_kappa_error, least_delta_error = _least_errors(clock, regime, kappa, delta)
-    kappa_error = max(jackknife_error(np.log(paces)), least_kappa_error)
+    # kappa is a ratio, so that its error and its interval are those of its logarithm
+    log_paces = np.log(paces)
+    kappa_error = max(jackknife_error(log_paces), least_kappa_error)
     delta_error = max(jackknife_error(np.array(ends)), least_delta_error)
     width = student_quantile(level, seeds - 1)
+    kappa_low = kappa * np.exp(-width * kappa_error)
+    kappa_high = kappa * np.exp(width * kappa_error)
+    run = float(clock.steps[-1])
+    last_rise = baseline.rise_at_the_end(run)
+    problem = _find_problem(baseline, kappa, delta_error, margin)
     return Acceleration(
         kappa=kappa,
-        kappa_low=float(kappa * np.exp(-width * kappa_error)),
-        kappa_high=float(kappa * np.exp(width * kappa_error)),
+        kappa_low=float(kappa_low),
+        kappa_high=float(kappa_high),
         delta=delta,
         delta_low=delta - width * delta_error,
         delta_high=delta + width * delta_error,
         n=seeds,
-        problem=_find_problem(clock.whole, kappa, delta_error, margin),
-        rising=rising,
+        problem=problem,
+        rising=last_rise > margin,
         paces=paces,
         ends=ends,
-        explained=clock.whole.explained,
+        explained=baseline.explained,
         kappa_error=kappa_error,
         delta_error=delta_error,
         least_kappa_error=least_kappa_error,
@@ -200,116 +225,143 @@ def compare_with_clock(
     )
 
 
-def jackknife_error(left_out: Float[np.ndarray, "S"]) -> float:
+def _fit_without_each_seed(clock: BaselineClock, regime: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the paces and the deltas that are fitted without each seed, in the order of the seeds, for the jackknife."""
+    paces, ends = [], []
+    for seed, baseline in enumerate(clock.without):
+        others = np.delete(regime, seed, axis=0)  # (S - 1, N)
+        pace, end = _fit_pace(baseline, clock.steps, others)
+        paces.append(pace)
+        ends.append(end)
+    return tuple(paces), tuple(ends)
+
+
+def jackknife_error(left_out: BySeed) -> float:
     """Return the standard error of an estimate from those that leave out a seed each (Efron and Stein, 1981)."""
     n = left_out.size
-    return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))
+    deviations = left_out - left_out.mean()
+    squares = (deviations**2).sum()
+    return float(np.sqrt((n - 1) / n * squares))
 
 
 def student_quantile(level: float, freedom: float) -> float:
     """Return how many standard errors a two-sided interval of this level reaches to either side."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, 0.5 + level / 2))
+    upper_end = 0.5 + level / 2
+    return float(stdtrit(freedom, upper_end))
 
 
-def _checked_curves(
-    steps: ArrayLike, baseline: ArrayLike, regime: ArrayLike
-) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "S N"], Float[np.ndarray, "S N"]]:
+def _checked_curves(steps: ArrayLike, baseline: ArrayLike, regime: ArrayLike) -> tuple[Points, Curves, Curves]:
     """Return the curves as arrays. Raises ValueError where they are not alike, have gaps, or where steps do not rise."""
     t = np.asarray(steps, dtype=np.float64)
     base = np.asarray(baseline, dtype=np.float64)
     other = np.asarray(regime, dtype=np.float64)
-    if base.shape != other.shape or base.ndim != 2 or base.shape[1:] != t.shape:
+    alike = base.shape == other.shape
+    if not alike or base.ndim != 2 or base.shape[1:] != t.shape:
         raise ValueError(
             f"curves of shapes {base.shape} and {other.shape} at {t.shape} steps; expected twice (seeds, steps)"
         )
-    if t.size and (t[0] < 0 or np.any(np.diff(t) <= 0)):
+    spacing = np.diff(t)
+    if t.size and (t[0] < 0 or np.any(spacing <= 0)):
         raise ValueError("steps must rise from 0 or later")
-    if not (np.isfinite(base).all() and np.isfinite(other).all()):
+    complete = np.isfinite(base).all() and np.isfinite(other).all()
+    if not complete:
         raise ValueError("curves with gaps; leave out seeds that lack a point")
     return t, base, other
 
 
 def _logistic(x: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-    risen: Float[np.ndarray, "..."] = 1.0 / (1.0 + np.exp(-np.clip(x, -60.0, 60.0)))
+    # beyond 60 the curve is flat to the last bit, and its exponential would overflow
+    bounded = np.clip(x, -60.0, 60.0)
+    risen: Float[np.ndarray, "..."] = 1.0 / (1.0 + np.exp(-bounded))
     return risen
 
 
 # The baseline's curve -------------------------------------------------------------------------------------------------
 
 
-def _losses_of_grid(
-    share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
-) -> Float[np.ndarray, "shapes S"]:
+def _losses_of_grid(share: Points, accuracies: Curves) -> Losses:
     """Return each seed's squared residuals for every shape of the grid, rates outside, with its best level and height.
 
     share: of the run that each point has served. Seeds have levels and heights of their own, so that the loss of some seeds is
     the sum of theirs: leaving one out needs no second grid.
     """
-    rates = np.repeat(_RATES, _MIDDLES.size)[:, None]
-    middles = np.tile(_MIDDLES, _RATES.size)[:, None]
-    rise = _logistic(rates * (share - middles))
-    centred_rise = rise - rise.mean(axis=1, keepdims=True)
-    rise_squares = np.maximum((centred_rise**2).sum(axis=1, keepdims=True), 1e-12)
-    centred = accuracies - accuracies.mean(axis=1, keepdims=True)
-    products = centred_rise @ centred.T
+    rates = np.repeat(_RATES, _MIDDLES.size)[:, None]  # (shapes, 1)
+    middles = np.tile(_MIDDLES, _RATES.size)[:, None]  # (shapes, 1)
+    rise = _logistic(rates * (share - middles))  # (shapes, N)
+    mean_rise = rise.mean(axis=1, keepdims=True)
+    centred_rise = rise - mean_rise
+    rise_squares = (centred_rise**2).sum(axis=1, keepdims=True)  # (shapes, 1)
+    rise_squares = np.maximum(rise_squares, 1e-12)
+    mean_accuracy = accuracies.mean(axis=1, keepdims=True)
+    centred = accuracies - mean_accuracy  # (S, N)
+    products = centred_rise @ centred.T  # (shapes, S)
     height = np.maximum(products / rise_squares, _LEAST_HEIGHT)
-    losses: Float[np.ndarray, "shapes S"] = (centred**2).sum(axis=1) - 2 * height * products + height**2 * rise_squares
+    # |y - h r|^2 = |y|^2 - 2 h r.y + h^2 |r|^2, where the best level has taken the means out of y and r
+    squares = (centred**2).sum(axis=1)  # (S,)
+    crossed = 2 * height * products
+    of_rise = height**2 * rise_squares
+    losses: Losses = squares - crossed + of_rise
     return losses
 
 
-def _refine_curve(
-    steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"], losses: Float[np.ndarray, "shapes"]
-) -> BaselineCurve:
+def _refine_curve(steps: Points, accuracies: Curves, losses: Float[np.ndarray, "shapes"]) -> BaselineCurve:
     """Return the best curve, searched from the shape of the grid with the least loss."""
     from scipy.optimize import minimize
 
     run = float(steps[-1])
-    rate_place, middle_place = divmod(int(losses.argmin()), _MIDDLES.size)
+    share = steps / run  # (N,)
+    best = int(losses.argmin())
+    rate_place, middle_place = divmod(best, _MIDDLES.size)
     begin = np.array([_RATES[rate_place], _MIDDLES[middle_place]])
-    refined = minimize(
-        _loss_of_shape, begin, args=(steps / run, accuracies), method="Nelder-Mead", options={"xatol": 1e-4}
-    )
+    options = {"xatol": 1e-4}
+    refined = minimize(_loss_of_shape, begin, args=(share, accuracies), method="Nelder-Mead", options=options)
     rate, middle = _bound_shape(refined.x)
-    level, height = _levels_of_shape(rate, middle, steps / run, accuracies)
-    spread = ((accuracies - accuracies.mean(axis=1, keepdims=True)) ** 2).sum()
-    loss = _loss_of_shape((rate, middle), steps / run, accuracies)
-    return BaselineCurve(rate / run, middle * run, level, height, 1.0 - loss / max(float(spread), 1e-12))
+    level, height = _levels_of_shape(rate, middle, share, accuracies)
+    loss = _loss_of_shape((rate, middle), share, accuracies)
+    mean_accuracy = accuracies.mean(axis=1, keepdims=True)  # (S, 1)
+    deviations = accuracies - mean_accuracy
+    spread = float((deviations**2).sum())
+    explained = 1.0 - loss / max(spread, 1e-12)
+    # the search ran in shares of the run; the curve is in steps
+    return BaselineCurve(rate / run, middle * run, level, height, explained)
 
 
 def _bound_shape(shape: Sequence[float]) -> tuple[float, float]:
     """Return rate and middle, moved onto the grid's edge where they lie outside."""
     rate, middle = shape
-    return float(np.clip(rate, _RATES[0], _RATES[-1])), float(np.clip(middle, _MIDDLES[0], _MIDDLES[-1]))
+    bounded_rate = np.clip(rate, _RATES[0], _RATES[-1])
+    bounded_middle = np.clip(middle, _MIDDLES[0], _MIDDLES[-1])
+    return float(bounded_rate), float(bounded_middle)
 
 
-def _levels_of_shape(
-    rate: float, middle: float, share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
-) -> tuple[Float[np.ndarray, "S"], Float[np.ndarray, "S"]]:
+def _levels_of_shape(rate: float, middle: float, share: Points, accuracies: Curves) -> tuple[BySeed, BySeed]:
     """Return each seed's level and height by least squares."""
     rise = _logistic(rate * (share - middle))
-    centred = rise - rise.mean()
-    height = np.maximum(accuracies @ centred / max(float(centred @ centred), 1e-12), _LEAST_HEIGHT)
-    return accuracies.mean(axis=1) - height * rise.mean(), height
+    mean_rise = rise.mean()
+    centred = rise - mean_rise  # (N,)
+    squares = max(float(centred @ centred), 1e-12)
+    slopes = accuracies @ centred / squares  # (S,)
+    height = np.maximum(slopes, _LEAST_HEIGHT)
+    level = accuracies.mean(axis=1) - height * mean_rise
+    return level, height
 
 
-def _loss_of_shape(
-    shape: Sequence[float], share: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
-) -> float:
+def _loss_of_shape(shape: Sequence[float], share: Points, accuracies: Curves) -> float:
     """Return the squared residuals of the best levels. share: of the run that each point has served."""
     rate, middle = _bound_shape(shape)
     level, height = _levels_of_shape(rate, middle, share, accuracies)
-    fitted = level[:, None] + height[:, None] * _logistic(rate * (share - middle))
-    return float(((accuracies - fitted) ** 2).sum())
+    rise = _logistic(rate * (share - middle))  # (N,)
+    fitted = level[:, None] + height[:, None] * rise  # (S, N)
+    residuals = accuracies - fitted
+    return float((residuals**2).sum())
 
 
 # The regime's pace ----------------------------------------------------------------------------------------------------
 
 
-def _fit_pace(
-    curve: BaselineCurve, steps: Float[np.ndarray, "N"], accuracies: Float[np.ndarray, "S N"]
-) -> tuple[float, float]:
+def _fit_pace(curve: BaselineCurve, steps: Points, accuracies: Curves) -> tuple[float, float]:
     """Return the pace with the least mean squared residual, between grid points by a parabola, and its delta."""
     paces = np.geomspace(SLOWEST, FASTEST, PACES)
     losses, _ = _losses_of_paces(paces, curve, steps, accuracies)
@@ -319,18 +371,20 @@ def _fit_pace(
         below, least, above = losses[best - 1 : best + 2]
         bend = below - 2 * least + above
         if bend > 0:
+            # the vertex of the parabola through three points, in grid points from the middle one
             shift = 0.5 * (below - above) / bend
-            pace *= float((paces[best + 1] / paces[best]) ** shift)
+            ratio = paces[best + 1] / paces[best]
+            pace *= float(ratio**shift)
     _, deltas = _losses_of_paces(np.array([pace]), curve, steps, accuracies)
     return pace, float(deltas[0])
 
 
 def _losses_of_paces(
-    paces: Float[np.ndarray, "P"],
+    paces: ByPace,
     curve: BaselineCurve,
-    steps: Float[np.ndarray, "N"],
-    accuracies: Float[np.ndarray, "S N"],
-) -> tuple[Float[np.ndarray, "P"], Float[np.ndarray, "P"]]:
+    steps: Points,
+    accuracies: Curves,
+) -> tuple[ByPace, ByPace]:
     """Return the mean squared residual at each pace with its best delta, over points within the baseline's run; and the deltas.
 
     A point fades out over one interval before its time on the baseline's clock reaches the end of the run, smoothly: where points
@@ -339,43 +393,61 @@ def _losses_of_paces(
     """
     run = steps[-1]
     weights = _weights_of_points(paces, steps)
-    served = np.minimum(paces[:, None] * steps, run)  # beyond it the weight is 0
-    learnt = curve.share_learnt(served)
-    beyond = accuracies[:, None, :] - curve.predict_accuracy(served)
+    times = paces[:, None] * steps
+    served = np.minimum(times, run)  # (P, N); beyond it the weight is 0
+    learnt = curve.share_learnt(served)  # (P, N)
+    at_pace = curve.predict_accuracy(served)  # (S, P, N)
+    beyond = accuracies[:, None, :] - at_pace
+    # delta by weighted least squares over all seeds and points: the share learnt explains what is beyond the curve
     weighted_learnt = weights * learnt
-    explained = len(accuracies) * (weighted_learnt * learnt).sum(axis=1)
-    deltas = (beyond * weighted_learnt).sum(axis=(0, 2)) / np.maximum(explained, 1e-12)
-    residuals = beyond - deltas[:, None] * learnt
-    losses = (residuals**2 * weights).sum(axis=2).mean(axis=0) / weights.sum(axis=1)
+    learnt_squares = (weighted_learnt * learnt).sum(axis=1)  # (P,)
+    explained = len(accuracies) * learnt_squares
+    products = (beyond * weighted_learnt).sum(axis=(0, 2))  # (P,)
+    deltas = products / np.maximum(explained, 1e-12)
+    residuals = beyond - deltas[:, None] * learnt  # (S, P, N)
+    squares = (residuals**2 * weights).sum(axis=2)  # (S, P)
+    losses = squares.mean(axis=0) / weights.sum(axis=1)
     return losses, deltas
 
 
-def _weights_of_points(paces: Float[np.ndarray, "P"], steps: Float[np.ndarray, "N"]) -> Float[np.ndarray, "P N"]:
+def _weights_of_points(paces: ByPace, steps: Points) -> Weights:
     """Return how much each point counts at each pace: 1 well inside the baseline's run, 0 beyond it."""
-    spacing = np.diff(steps, append=2 * steps[-1] - steps[-2])
-    inside = np.clip((steps[-1] / paces[:, None] - steps) / spacing, 0.0, 1.0)
-    weights: Float[np.ndarray, "P N"] = inside**2 * (3.0 - 2.0 * inside)
+    run = steps[-1]
+    next_step = 2 * run - steps[-2]
+    spacing = np.diff(steps, append=next_step)  # (N,)
+    last_step = run / paces[:, None]  # (P, 1), at which the baseline's run is over
+    intervals_left = (last_step - steps) / spacing  # (P, N)
+    inside = np.clip(intervals_left, 0.0, 1.0)
+    # falls from 1 to 0 without a kink at either end
+    weights: Weights = inside**2 * (3.0 - 2.0 * inside)
     return weights
 
 
-def _least_errors(
-    clock: BaselineClock, regime: Float[np.ndarray, "S N"], kappa: float, delta: float
-) -> tuple[float, float]:
+def _least_errors(clock: BaselineClock, regime: Curves, kappa: float, delta: float) -> tuple[float, float]:
     """Return the standard errors of kappa's logarithm and of delta by least squares, with the baseline's curve given.
 
     dR/d(log kappa) = f'(kappa t) kappa t, to first order; dR/d(delta) is the share learnt. The residuals' variance is theirs.
     """
     curve = clock.whole
-    weights = np.broadcast_to(_weights_of_points(np.array([kappa]), clock.steps)[0], regime.shape)
-    served = np.minimum(kappa * clock.steps, clock.steps[-1])
+    weights_at_pace = _weights_of_points(np.array([kappa]), clock.steps)[0]  # (N,)
+    weights = np.broadcast_to(weights_at_pace, regime.shape)  # (S, N)
+    served = np.minimum(kappa * clock.steps, clock.steps[-1])  # (N,)
+    # both derivatives, (S, N)
     risen = _logistic(curve.rate * (served - curve.middle))
-    by_pace = curve.height[:, None] * (risen * (1.0 - risen) * curve.rate * served)
+    slope = risen * (1.0 - risen) * curve.rate * served
+    by_pace = curve.height[:, None] * slope
     by_end = np.broadcast_to(curve.share_learnt(served), regime.shape)
-    residuals = regime - curve.predict_accuracy(served) - delta * by_end
-    variance = float((weights * residuals**2).sum()) / max(float(weights.sum()) - 2.0, 1.0)
-    columns = np.stack([by_pace.ravel(), by_end.ravel()], axis=1)
-    information = (columns * weights.ravel()[:, None]).T @ columns
-    errors = np.sqrt(variance * np.diag(np.linalg.pinv(information)))
+    at_pace = curve.predict_accuracy(served)
+    residuals = regime - at_pace - delta * by_end
+    squares = float((weights * residuals**2).sum())
+    freedom = max(float(weights.sum()) - 2.0, 1.0)
+    variance = squares / freedom
+    # the covariance of both numbers is variance (X' W X)^-1
+    columns = np.stack([by_pace.ravel(), by_end.ravel()], axis=1)  # (S N, 2)
+    weighted = columns * weights.ravel()[:, None]
+    information = weighted.T @ columns  # (2, 2)
+    covariance = np.linalg.pinv(information)
+    errors = np.sqrt(variance * np.diag(covariance))
     return float(errors[0]), float(errors[1])
 
 
@@ -386,5 +458,6 @@ def _find_problem(curve: BaselineCurve, kappa: float, delta_error: float, margin
     if not SLOWEST * 1.01 < kappa < FASTEST / 1.01:
         return f"kappa lies outside [{SLOWEST}, {FASTEST}]"
     if delta_error > margin:
-        return f"the standard error of the reach is above {100 * margin:g} points: the baseline's curve must flatten inside the run"
+        too_wide = f"the standard error of the reach is above {100 * margin:g} points"
+        return f"{too_wide}: the baseline's curve must flatten inside the run"
     return ""

@@ -75,7 +75,9 @@ def answer_claims(
     p = np.full(len(measured), np.nan)
     for place, (one, within) in enumerate(zip(measured, bounds, strict=True)):
         if not one.problem and not isnan(one.error):
-            p[place] = min(1.0, _p_of_claim(one, within) * ALPHA / levels[place])
+            own_p = _p_of_claim(one, within)
+            raised = own_p * ALPHA / levels[place]
+            p[place] = min(1.0, raised)
     corrected, _ = correct_by_holm(p)
     answers = []
     for one, within, own in zip(measured, bounds, corrected, strict=True):

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from string import ascii_letters
 
 import numpy as np
@@ -39,7 +39,9 @@ BASELINE, ALONE = "baseline", "not compared"
 
 Matrix = Float[np.ndarray, "*panels regimes regimes"]
 Panels = Float[np.ndarray, "*draws panels regimes seeds"]
+Pairs = Float[np.ndarray, "*draws panels pairs"]
 Places = Int[np.ndarray, "compared"]
+ByRegime = Float[np.ndarray, "regimes"]
 
 
 def estimate_paired_difference(
@@ -50,8 +52,9 @@ def estimate_paired_difference(
     ours, theirs: accuracies of the same seeds, shape (..., seeds); a pair with a NaN is missing. noise: the variance of
     each difference, which is the sum of both `sampling_variance`. The estimate has the shape (...).
     """
-    differences = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
-    return mean_interval(differences, level, noise)
+    our_scores = np.asarray(ours, dtype=np.float64)
+    their_scores = np.asarray(theirs, dtype=np.float64)
+    return mean_interval(our_scores - their_scores, level, noise)
 
 
 def correct_by_holm(
@@ -67,23 +70,48 @@ def correct_by_holm(
     """
     p = np.asarray(p_values, dtype=np.float64)
     known = ~np.isnan(p)
-    weight = np.where(known, np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape), 0.0)
+    given = np.asarray(weights, dtype=np.float64)
+    weight = np.where(known, np.broadcast_to(given, p.shape), 0.0)
+    # a test without weight divides by 0; `where` puts 1 in the place of what comes out
     with np.errstate(invalid="ignore", divide="ignore"):
-        order = np.argsort(np.where(known, p / weight, np.inf), axis=-1, kind="stable")
+        ranks = np.where(known, p / weight, np.inf)
+        order = np.argsort(ranks, axis=-1, kind="stable")
         ranked = np.take_along_axis(p, order, axis=-1)
         share = np.take_along_axis(weight, order, axis=-1)
-        remaining = np.cumsum(share[..., ::-1], axis=-1)[..., ::-1]
+        # the weights of this test and of all after it
+        from_last = np.cumsum(share[..., ::-1], axis=-1)
+        remaining = from_last[..., ::-1]
         steps = np.where(share > 0, ranked / share * remaining, 1.0)
-        ranked = np.minimum(np.maximum.accumulate(steps, axis=-1), 1.0)
-        rejected = ranked <= alpha
-        # Tests that are not rejected share the level of the step at which the method stopped
-        stopped = np.where(rejected, 0.0, remaining).max(axis=-1, keepdims=True, initial=0.0)
-        levels = 1 - alpha * share / np.where(rejected, remaining, stopped)
-    adjusted = np.full(p.shape, np.nan)
-    level = np.full(p.shape, np.nan)
-    np.put_along_axis(adjusted, order, ranked, axis=-1)
-    np.put_along_axis(level, order, levels, axis=-1)
+        largest = np.maximum.accumulate(steps, axis=-1)
+        corrected = np.minimum(largest, 1.0)
+        levels = _levels_of_steps(corrected <= alpha, share, remaining, alpha)
+    adjusted = _put_in_order(corrected, order)
+    level = _put_in_order(levels, order)
     return np.where(known, adjusted, np.nan), np.where(known, level, np.nan)
+
+
+def _levels_of_steps(
+    rejected: Bool[np.ndarray, "... k"],
+    share: Float[np.ndarray, "... k"],
+    remaining: Float[np.ndarray, "... k"],
+    alpha: float,
+) -> Float[np.ndarray, "... k"]:
+    """Return the confidence level of each test of `correct_by_holm`; all arrays are in the order of its steps.
+
+    share: the test's own weight. remaining: that and the weights of all later tests. Tests that are not rejected share the level of
+    the step at which the method stopped.
+    """
+    not_rejected = np.where(rejected, 0.0, remaining)
+    stopped = not_rejected.max(axis=-1, keepdims=True, initial=0.0)  # (..., 1)
+    tested = np.where(rejected, remaining, stopped)
+    return np.asarray(1 - alpha * share / tested)
+
+
+def _put_in_order(values: Float[np.ndarray, "... k"], order: Int[np.ndarray, "... k"]) -> Float[np.ndarray, "... k"]:
+    """Return the values at the places that they had before they were sorted. order: of each step the place of its test."""
+    placed = np.full(values.shape, np.nan)
+    np.put_along_axis(placed, order, values, axis=-1)
+    return placed
 
 
 def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level: ArrayLike = 0.95) -> Array:
@@ -97,12 +125,16 @@ def minimum_detectable(error: ArrayLike, n: ArrayLike, power: float = 0.8, level
     from scipy.special import nctdtrinc, stdtrit
 
     # The inverse is slow, and most counts and levels of a table are alike: each pair is computed once
-    each = np.stack(np.broadcast_arrays(n, level)).reshape(2, -1)
+    alike = np.broadcast_arrays(n, level)
+    each = np.stack(alike).reshape(2, -1)
     (counts, levels), place = np.unique(each, axis=1, return_inverse=True)
     freedom = np.maximum(counts - 1, 1)
-    shift = nctdtrinc(freedom, 1 - power, stdtrit(freedom, 0.5 + levels / 2))
-    wide = np.where(counts > 1, shift, np.nan)[place]
-    return np.asarray(wide.reshape(np.shape(error)) * np.asarray(error, dtype=np.float64))
+    critical = stdtrit(freedom, 0.5 + levels / 2)
+    noncentrality = nctdtrinc(freedom, 1 - power, critical)
+    of_pair = np.where(counts > 1, noncentrality, np.nan)
+    errors = np.asarray(error, dtype=np.float64)
+    in_errors = of_pair[place].reshape(np.shape(error))
+    return np.asarray(in_errors * errors)
 
 
 @lru_cache(maxsize=4 * MOST_SEEDS)
@@ -118,7 +150,10 @@ def seeds_to_detect(spread: float, effect: float, power: float = 0.8, level: flo
     """
 
     def is_enough(seeds: int) -> bool:
-        return bool(_errors_to_detect(seeds, power, level) * (spread / np.sqrt(seeds)) <= effect)
+        """Say whether so many seeds find the effect."""
+        error = spread / np.sqrt(seeds)
+        detectable = _errors_to_detect(seeds, power, level) * error
+        return bool(detectable <= effect)
 
     fewest = bisect_left(range(MOST_SEEDS + 1), True, lo=2, key=is_enough)
     return fewest if fewest <= MOST_SEEDS else None
@@ -161,40 +196,66 @@ def compute_family_tests(
     with its reference has the weight 1 on the mean and 1 on all panels together, and so has the test of whether panels
     differ; all other pairs together have 1 on the mean and 1 on the panels.
     """
-    ours = np.array([place for place, reference in enumerate(references) if reference is not None], dtype=np.intp)
-    theirs = np.array([reference for reference in references if reference is not None], dtype=np.intp)
+    ours, theirs = place_comparisons(references)
     if counted is None:
         counted = np.ones(scores.shape[-3:-1], dtype=bool)
     if chosen is None:
         chosen = np.ones(len(counted), dtype=bool)
-    judged = counted[:, ours].any(axis=-1)
+    judged = counted[:, ours].any(axis=-1)  # (panels,)
     # A panel without a verdict is not in the mean, unless no chosen panel has one
     inside = chosen & judged
     if not inside.any():
         inside = chosen
 
-    panel_weight = np.full(len(inside), 1 / max(judged.sum(), 1))
+    weight_of_each = 1 / max(judged.sum(), 1)
+    panel_weight = np.full(len(inside), weight_of_each)
     spread = np.full((*scores.shape[:-3], len(references)), np.nan)
     if inside.sum() > 1:
-        spread[..., ours] = compute_spread_p(scores[..., inside, :, :], noise[..., inside, :, :], ours, theirs)
+        of_mean, noise_of_mean = scores[..., inside, :, :], noise[..., inside, :, :]
+        spread[..., ours] = compute_spread_p(of_mean, noise_of_mean, ours, theirs)
         scores, noise = _append_mean(scores, noise, inside)
-        counted = np.concatenate([counted, counted[inside].all(axis=0, keepdims=True)])
+        counted_on_all = counted[inside].all(axis=0, keepdims=True)  # (1, regimes)
+        counted = np.concatenate([counted, counted_on_all])
         panel_weight = np.append(panel_weight, 1.0)
         spread[..., ~counted[-1]] = np.nan
 
     own = mean_interval(scores, noise=noise)
-    difference = estimate_paired_difference(
-        scores[..., None, :], scores[..., None, :, :], noise=noise[..., None, :] + noise[..., None, :, :]
-    )
-    p, level, planned, spread_p = _correct_family(difference, counted, panel_weight, spread, ours, theirs)
+    difference = _estimate_all_pairs(scores, noise)
+    family = _Family(counted, panel_weight, ours, theirs)
+    p, level, planned, spread_p = _correct_family(family, difference, spread)
     return FamilyTests(own, difference, p, level, planned, spread, spread_p, inside)
+
+
+def place_comparisons(references: Sequence[int | None]) -> tuple[Places, Places]:
+    """Return the places of the regimes that are compared with another one, and of those that they are compared with.
+
+    references: of each regime the place of its reference, None without one.
+    """
+    ours, theirs = [], []
+    for place, reference in enumerate(references):
+        if reference is not None:
+            ours.append(place)
+            theirs.append(reference)
+    return np.array(ours, dtype=np.intp), np.array(theirs, dtype=np.intp)
+
+
+def _estimate_all_pairs(scores: Panels, noise: Panels) -> Estimate:
+    """Estimate the difference of each pair of regimes, row minus column: arrays of (*draws, panels, regimes, regimes)."""
+    rows, columns = scores[..., None, :], scores[..., None, :, :]
+    pair_noise = noise[..., None, :] + noise[..., None, :, :]
+    return estimate_paired_difference(rows, columns, noise=pair_noise)
 
 
 def _append_mean(scores: Panels, noise: Panels, inside: Bool[np.ndarray, "panels"]) -> tuple[Panels, Panels]:
     """Return scores and noise with one panel more: the mean over the panels `inside`, of seeds that all of these have."""
-    mean = scores[..., inside, :, :].mean(axis=-3, keepdims=True)
-    mean_noise = noise[..., inside, :, :].sum(axis=-3, keepdims=True) / int(inside.sum()) ** 2
-    return np.concatenate([scores, mean], axis=-3), np.concatenate([noise, mean_noise], axis=-3)
+    panels = int(inside.sum())
+    mean = scores[..., inside, :, :].mean(axis=-3, keepdims=True)  # (*draws, 1, regimes, seeds)
+    sum_of_noise = noise[..., inside, :, :].sum(axis=-3, keepdims=True)
+    # the variance of a mean of independent values is their sum over the square of their number
+    mean_noise = sum_of_noise / panels**2
+    with_mean = np.concatenate([scores, mean], axis=-3)
+    noise_with_mean = np.concatenate([noise, mean_noise], axis=-3)
+    return with_mean, noise_with_mean
 
 
 def compute_spread_p(
@@ -208,62 +269,100 @@ def compute_spread_p(
     panels = scores.shape[-3]
     gains = scores[..., ours, :] - scores[..., theirs, :]
     gain_noise = noise[..., ours, :] + noise[..., theirs, :]
-    deviations = gains - gains.mean(axis=-3, keepdims=True)
+    mean_gain = gains.mean(axis=-3, keepdims=True)
+    deviations = gains - mean_gain
     # The variance of x_i - mean(x) for independent x is v_i (1 - 2/k) + sum(v) / k^2
-    deviation_noise = gain_noise * (1 - 2 / panels) + gain_noise.sum(axis=-3, keepdims=True) / panels**2
-    smallest = mean_interval(deviations, noise=deviation_noise).p.min(axis=-2)
+    sum_of_noise = gain_noise.sum(axis=-3, keepdims=True)
+    deviation_noise = gain_noise * (1 - 2 / panels) + sum_of_noise / panels**2
+    tested = mean_interval(deviations, noise=deviation_noise)
+    smallest = tested.p.min(axis=-2)
     tests = panels if panels > 2 else 1
     return np.asarray(np.minimum(smallest * tests, 1.0))
 
 
-def _correct_family(
-    difference: Estimate,
-    counted: Bool[np.ndarray, "panels regimes"],
-    panel_weight: Float[np.ndarray, "panels"],
-    spread: Float[np.ndarray, "*draws regimes"],
-    ours: Places,
-    theirs: Places,
-) -> tuple[Matrix, Matrix, Matrix, Float[np.ndarray, "*draws regimes"]]:
-    """Correct the tests of all pairs and of `spread` together; the arguments are those of `compute_family_tests`.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Family:
+    """What is tested together. The fields are those of `compute_family_tests`; with several panels the last one is their mean."""
 
-    Returns, as in `FamilyTests`, p, level and planned of shape (*draws, panels, regimes, regimes), and spread_p.
-    """
-    regimes = counted.shape[-1]
-    # Each pair is tested once: the upper triangle, in the order of `pairs`
-    first, second = np.triu_indices(regimes, 1)
-    with_reference = np.zeros((regimes, regimes), dtype=bool)
-    with_reference[np.minimum(ours, theirs), np.maximum(ours, theirs)] = True
-    both_counted = (counted[..., :, None] & counted[..., None, :])[:, first, second]
-    pairs = np.where(both_counted, difference.p[..., first, second], np.nan)
+    counted: Bool[np.ndarray, "panels regimes"]
+    panel_weight: Float[np.ndarray, "panels"]
+    ours: Places
+    theirs: Places
 
-    pair_weight = _weigh_pairs(pairs, with_reference[first, second]) * panel_weight[:, None]
+    @property
+    def regimes(self) -> int:
+        """Count the regimes."""
+        return int(self.counted.shape[-1])
 
-    flat = (*pairs.shape[:-2], -1)
-    family = np.concatenate([pairs.reshape(flat), spread], axis=-1)
-    weight = np.concatenate([pair_weight.reshape(flat), np.ones_like(spread)], axis=-1)
-    adjusted, levels = correct_by_holm(family, weight)
-    total = np.where(np.isnan(family), 0.0, weight).sum(axis=-1, keepdims=True)
-    planned_levels = 1 - ALPHA * weight / np.where(total, total, 1)
+    def index_pairs(self) -> tuple[Int[np.ndarray, "pairs"], Int[np.ndarray, "pairs"]]:
+        """Return both places of each pair: the upper triangle, since each pair is tested once."""
+        first, second = np.triu_indices(self.regimes, 1)
+        return first, second
 
-    def as_matrix(values: Float[np.ndarray, "*draws tests"], diagonal: float) -> Matrix:
-        """Put the values of the pairs into both triangles."""
-        matrix = np.full(difference.p.shape, diagonal)
-        of_pairs = values[..., :-regimes].reshape(pairs.shape)
+    def mark_references(self) -> Bool[np.ndarray, "regimes regimes"]:
+        """Mark, in the upper triangle, the pairs of a regime and its reference."""
+        lower = np.minimum(self.ours, self.theirs)
+        upper = np.maximum(self.ours, self.theirs)
+        marked = np.zeros((self.regimes, self.regimes), dtype=bool)
+        marked[lower, upper] = True
+        return marked
+
+    def select_pairs(self, values: Matrix) -> Pairs:
+        """Return the values of the pairs whose regimes are both counted, NaN for the others."""
+        first, second = self.index_pairs()
+        both_counted = self.counted[..., first] & self.counted[..., second]  # (panels, pairs)
+        return np.where(both_counted, values[..., first, second], np.nan)
+
+    def fill_matrix(self, of_pairs: Pairs, diagonal: float) -> Matrix:
+        """Put the values of the pairs into both triangles of (*draws, panels, regimes, regimes)."""
+        first, second = self.index_pairs()
+        matrix = np.full((*of_pairs.shape[:-1], self.regimes, self.regimes), diagonal)
         matrix[..., first, second] = of_pairs
         matrix[..., second, first] = of_pairs
         return matrix
 
+
+def _correct_family(
+    family: _Family, difference: Estimate, spread: Float[np.ndarray, "*draws regimes"]
+) -> tuple[Matrix, Matrix, Matrix, Float[np.ndarray, "*draws regimes"]]:
+    """Correct the tests of all pairs and of `spread`, which is that of `FamilyTests`, together.
+
+    Returns, as in `FamilyTests`, p, level and planned of shape (*draws, panels, regimes, regimes), and spread_p.
+    """
+    with_reference = family.mark_references()
+    pairs = family.select_pairs(difference.p)
+    pair_weight = _weigh_pairs(pairs, with_reference[family.index_pairs()])
+    pair_weight = pair_weight * family.panel_weight[:, None]
+
+    # One row of tests: the pairs of all panels, then the regimes' spreads, each of weight 1
+    in_a_row = (*pairs.shape[:-2], -1)
+    tests = np.concatenate([pairs.reshape(in_a_row), spread], axis=-1)
+    weight = np.concatenate([pair_weight.reshape(in_a_row), np.ones_like(spread)], axis=-1)
+    adjusted, levels = correct_by_holm(tests, weight)
+    known_weight = np.where(np.isnan(tests), 0.0, weight)
+    total = known_weight.sum(axis=-1, keepdims=True)
+    planned_levels = 1 - ALPHA * weight / np.where(total, total, 1)
+
+    def as_matrix(values: Float[np.ndarray, "*draws tests"], diagonal: float) -> Matrix:
+        """Return the pairs' part of a row of tests as a matrix."""
+        of_pairs = values[..., : -family.regimes].reshape(pairs.shape)
+        return family.fill_matrix(of_pairs, diagonal)
+
     p = as_matrix(adjusted, 1.0)
-    p = _close_by_transitivity(np.where(np.isnan(p), 1.0, p), difference, with_reference | with_reference.T)
-    return p, as_matrix(levels, np.nan), as_matrix(planned_levels, np.nan), adjusted[..., -regimes:]
+    p = np.where(np.isnan(p), 1.0, p)
+    # a comparison with a reference keeps its own p-value, which its interval belongs to
+    fixed = with_reference | with_reference.T
+    p = _close_by_transitivity(p, difference, fixed)
+    level = as_matrix(levels, np.nan)
+    planned = as_matrix(planned_levels, np.nan)
+    return p, level, planned, adjusted[..., -family.regimes :]
 
 
-def _weigh_pairs(
-    p_values: Float[np.ndarray, "*draws panels pairs"], with_reference: Bool[np.ndarray, "pairs"]
-) -> Float[np.ndarray, "*draws panels pairs"]:
+def _weigh_pairs(p_values: Pairs, with_reference: Bool[np.ndarray, "pairs"]) -> Pairs:
     """Return the weight 1 for a comparison with a reference; all others of a panel have 1 together. NaN p-values do not count."""
     others = ~with_reference & ~np.isnan(p_values)
-    share = 1 / np.maximum(others.sum(axis=-1, keepdims=True), 1)
+    count = others.sum(axis=-1, keepdims=True)  # (*draws, panels, 1)
+    share = 1 / np.maximum(count, 1)
     return np.where(others, share, 1.0)
 
 
@@ -282,9 +381,9 @@ class Comparison:
     difference: Estimate
     p: Matrix
     gains: Estimate
-    gain_p: Float[np.ndarray, "regimes"]
+    gain_p: ByRegime
     corrected: Float[np.ndarray, "2 regimes"]
-    level: Float[np.ndarray, "regimes"]
+    level: ByRegime
     margin: float
     detectable: Array
     groups: tuple[str, ...]
@@ -309,10 +408,14 @@ def compare_regimes(
     if withheld is None:
         withheld = np.full(scores.shape[:2], "", dtype=object)
     # A regime that is absent from a panel is no reason to take the panel's mean out of the family
-    known = ~np.isnan(scores).all(axis=-1) | (withheld == "").all(axis=-1, keepdims=True)
-    tests = compute_family_tests(scores, noise, references, (withheld == "") & known, chosen)
-    reasons = np.vstack([withheld, withheld[tests.inside].max(axis=0, initial="")])
-    differs = _gains_beyond_margin(tests, references, margin) & np.asarray(tests.spread <= ALPHA)
+    present = ~np.isnan(scores).all(axis=-1)  # (panels, regimes)
+    free = withheld == ""
+    known = present | free.all(axis=-1, keepdims=True)
+    tests = compute_family_tests(scores, noise, references, free & known, chosen)
+    reason_on_mean = withheld[tests.inside].max(axis=0, initial="")  # (regimes,)
+    reasons = np.vstack([withheld, reason_on_mean])
+    told_apart = np.asarray(tests.spread <= ALPHA)
+    differs = _gains_beyond_margin(tests, references, margin) & told_apart
     comparisons = []
     for panel in range(tests.p.shape[0]):
         uneven = differs & (panel == len(scores))
@@ -320,12 +423,14 @@ def compare_regimes(
     if len(comparisons) > len(scores):
         return comparisons
     # The mean of one panel is that panel
-    return [*comparisons, comparisons[int(tests.inside.argmax())]]
+    only = int(tests.inside.argmax())
+    return [*comparisons, comparisons[only]]
 
 
 def _reference_places(references: Sequence[int | None]) -> Int[np.ndarray, "regimes"]:
     """Return the place of each regime's reference, its own where it has none."""
-    return np.array([i if reference is None else reference for i, reference in enumerate(references)], dtype=np.intp)
+    places = [own if reference is None else reference for own, reference in enumerate(references)]
+    return np.array(places, dtype=np.intp)
 
 
 def _gains_beyond_margin(
@@ -333,8 +438,11 @@ def _gains_beyond_margin(
 ) -> Bool[np.ndarray, "regimes"]:
     """Say of which regimes the largest and the smallest gain on a panel of the mean are further apart than the margin."""
     rows = np.arange(len(references))
+    columns = _reference_places(references)
+    # without the mean's own row, which is the last one
     of_panels = tests.difference.mean[: len(tests.inside)]
-    gains = of_panels[tests.inside][:, rows, _reference_places(references)]
+    of_mean = of_panels[tests.inside]  # (panels of the mean, regimes, regimes)
+    gains = of_mean[:, rows, columns]
     largest = gains.max(axis=0, initial=-np.inf)
     smallest = gains.min(axis=0, initial=np.inf)
     return np.asarray(largest - smallest > margin)
@@ -349,13 +457,11 @@ def _compare_on_panel(
     uneven: Bool[np.ndarray, "regimes"],
 ) -> Comparison:
     """Gather what the tests say of one panel, or of the mean; reasons: why verdicts are withheld, or empty."""
-    from scipy.special import stdtrit
-
     rows = np.arange(len(references))
     columns = _reference_places(references)
     own = tests.own[panel]
-    p = tests.p[panel]
-    gains = tests.difference[panel, rows, columns]
+    p = tests.p[panel]  # (regimes, regimes)
+    gains = tests.difference[panel, rows, columns]  # of (regimes,)
     without_reference = np.array([reference is None for reference in references], dtype=bool)
     blank = without_reference | (gains.n == 0)
     gains = _blank_out(gains, blank)
@@ -363,8 +469,7 @@ def _compare_on_panel(
     untested = np.isnan(level)
     planned = np.where(untested, np.nan, tests.planned[panel][rows, columns])
     gain_p = np.where(untested, np.nan, p[rows, columns])
-    freedom = np.maximum(gains.n - 1, 1)
-    half = stdtrit(freedom, 0.5 + level / 2) * gains.error
+    detectable = minimum_detectable(gains.error, gains.n, level=planned)
 
     def judge_regime(i: int) -> str:
         """Return the verdict on one regime."""
@@ -379,8 +484,6 @@ def _compare_on_panel(
         return INCONCLUSIVE if judged == EQUIVALENT and uneven[i] else judged
 
     groups = _letter_groups(own.mean, p <= ALPHA)
-    leader = groups[int(np.nanargmax(own.mean))] if any(groups) else ""
-    is_best = [not set(leader).isdisjoint(group) for group in groups]
     verdicts = [judge_regime(i) for i in range(len(references))]
     return Comparison(
         own=own,
@@ -388,27 +491,45 @@ def _compare_on_panel(
         p=p,
         gains=gains,
         gain_p=gain_p,
-        corrected=np.stack([gains.mean - half, gains.mean + half]),
+        corrected=_interval_at_level(gains, level),
         level=planned,
         margin=margin,
-        detectable=minimum_detectable(gains.error, gains.n, level=planned),
+        detectable=detectable,
         groups=groups,
-        best=tuple(is_best),
+        best=_mark_best(own.mean, groups),
         uneven=uneven,
         verdicts=tuple(verdicts),
     )
 
 
+def _interval_at_level(gains: Estimate, level: ByRegime) -> Float[np.ndarray, "2 regimes"]:
+    """Return the lower and the upper end of each gain's Student t interval at a level of its own."""
+    from scipy.special import stdtrit
+
+    freedom = np.maximum(gains.n - 1, 1)
+    half = stdtrit(freedom, 0.5 + level / 2) * gains.error
+    low, high = gains.mean - half, gains.mean + half
+    return np.stack([low, high])
+
+
+def _mark_best(means: ByRegime, groups: Sequence[str]) -> tuple[bool, ...]:
+    """Say of each regime whether it shares a letter with the one of the best mean. groups: letters of each regime."""
+    if not any(groups):
+        return tuple(False for _ in groups)
+    leader = int(np.nanargmax(means))
+    letters = set(groups[leader])
+    return tuple(not letters.isdisjoint(group) for group in groups)
+
+
 def _blank_out(estimate: Estimate, blank: Bool[np.ndarray, "regimes"]) -> Estimate:
     """Return the estimate with NaN, and no seeds, where `blank` holds."""
-    return Estimate(
-        mean=np.where(blank, np.nan, estimate.mean),
-        low=np.where(blank, np.nan, estimate.low),
-        high=np.where(blank, np.nan, estimate.high),
-        error=np.where(blank, np.nan, estimate.error),
-        p=np.where(blank, np.nan, estimate.p),
-        n=np.where(blank, 0, estimate.n),
-    )
+    mean = np.where(blank, np.nan, estimate.mean)
+    low = np.where(blank, np.nan, estimate.low)
+    high = np.where(blank, np.nan, estimate.high)
+    error = np.where(blank, np.nan, estimate.error)
+    p = np.where(blank, np.nan, estimate.p)
+    n = np.where(blank, 0, estimate.n)
+    return Estimate(mean, low, high, error, p, n)
 
 
 def judge_gain(difference: Estimate, adjusted: float, margin: float) -> str:
@@ -432,32 +553,50 @@ def _close_by_transitivity(p: Matrix, difference: Estimate, fixed: Bool[np.ndarr
     ahead = (difference.mean > 0) & (difference.p <= ALPHA)
     chain = np.where(ahead, p, 1.0)
     for middle in range(p.shape[-1]):
-        through = np.maximum(chain[..., :, middle, None], chain[..., None, middle, :])
+        to_middle = chain[..., :, middle, None]  # (*panels, regimes, 1)
+        from_middle = chain[..., None, middle, :]  # (*panels, 1, regimes)
+        through = np.maximum(to_middle, from_middle)
         chain = np.minimum(chain, np.where(ahead, through, 1.0))
-    shortest = np.minimum(chain, np.swapaxes(chain, -1, -2))
+    # a pair's p-value is the same from either side
+    backward = np.swapaxes(chain, -1, -2)
+    shortest = np.minimum(chain, backward)
     return np.where(fixed, p, np.minimum(p, shortest))
 
 
-def _letter_groups(means: Float[np.ndarray, "regimes"], apart: Bool[np.ndarray, "regimes regimes"]) -> tuple[str, ...]:
+def _letter_groups(means: ByRegime, apart: Bool[np.ndarray, "regimes regimes"]) -> tuple[str, ...]:
     """Give letters to regimes, so that two share one exactly where they are not `apart`; a is of the best mean.
 
     This is a compact letter display by the method "insert and absorb" (Piepho, J. Comput. Graph. Statist. 13, 2004). A regime
     without a mean has no letter.
     """
-    ranked = [int(i) for i in np.argsort(-means, kind="stable") if not np.isnan(means[i])]
+    order = np.argsort(-means, kind="stable")
+    ranked = [int(i) for i in order if not np.isnan(means[i])]
     groups = [frozenset(ranked)] if ranked else []
     for i, j in combinations(ranked, 2):
         if apart[i, j]:
             groups = _split_groups(groups, i, j)
-    # A group is superfluous where each of its pairs is together in another one; small groups go first
-    for group in sorted(groups, key=lambda group: (len(group), sorted(group))):
-        others = [other for other in groups if other != group]
-        if all(any({i, j} <= other for other in others) for i in group for j in group):
-            groups = others
+    groups = _drop_superfluous(groups)
     place = {regime: i for i, regime in enumerate(ranked)}
     groups.sort(key=lambda group: sorted(place[i] for i in group))
-    letters = [*ascii_letters, *map(chr, range(0x100, 0x100 + len(groups)))]
-    return tuple("".join(letters[k] for k, group in enumerate(groups) if i in group) for i in range(len(means)))
+    # letters of other alphabets follow where the Latin ones do not suffice
+    more_letters = map(chr, range(0x100, 0x100 + len(groups)))
+    letters = [*ascii_letters, *more_letters]
+    of_regime = [""] * len(means)
+    for letter, group in zip(letters, groups, strict=False):
+        for regime in group:
+            of_regime[regime] += letter
+    return tuple(of_regime)
+
+
+def _drop_superfluous(groups: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Drop each group of which every pair is together in another one; small groups go first."""
+    kept = list(groups)
+    for group in sorted(groups, key=lambda group: (len(group), sorted(group))):
+        others = [other for other in kept if other != group]
+        pairs = product(group, repeat=2)
+        if all(any({i, j} <= other for other in others) for i, j in pairs):
+            kept = others
+    return kept
 
 
 def _split_groups(groups: Sequence[frozenset[int]], i: int, j: int) -> list[frozenset[int]]:
@@ -465,7 +604,8 @@ def _split_groups(groups: Sequence[frozenset[int]], i: int, j: int) -> list[froz
     split: set[frozenset[int]] = set()
     for group in groups:
         if {i, j} <= group:
-            split |= {group - {i}, group - {j}}
+            split.add(group - {i})
+            split.add(group - {j})
         else:
             split.add(group)
     return [part for part in split if not any(part < other for other in split)]

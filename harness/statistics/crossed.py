@@ -39,18 +39,22 @@ def estimate_crossed(differences: Float[np.ndarray, "seeds questions"], level: f
         return CrossedEstimate(mean, nan, nan, nan)
     of_seed = differences.mean(axis=1)
     of_question = differences.mean(axis=0)
+    answers = seeds * questions
+    freedom_of_rest = (seeds - 1) * (questions - 1)
+    # what neither the seed nor the question explains, (seeds, questions)
     rest = differences - of_seed[:, None] - of_question + mean
     square_seeds = questions * float(of_seed.var(ddof=1))
     square_questions = seeds * float(of_question.var(ddof=1))
-    square_rest = float((rest**2).sum()) / ((seeds - 1) * (questions - 1))
+    square_rest = float((rest**2).sum()) / freedom_of_rest
     total = max(square_seeds + square_questions - square_rest, square_seeds)
     if total == 0:
         return CrossedEstimate(mean, mean, mean, 0.0)
     parts = square_seeds**2 / (seeds - 1) + square_questions**2 / (questions - 1)
-    parts += square_rest**2 / ((seeds - 1) * (questions - 1))
+    parts += square_rest**2 / freedom_of_rest
     freedom = max(total**2 / parts, 1.0)
-    error = sqrt(total / (seeds * questions))
+    error = sqrt(total / answers)
+    error_over_seeds = sqrt(square_seeds / answers)
     half = student_quantile(level, freedom) * error
-    over_seeds = student_quantile(level, seeds - 1) * sqrt(square_seeds / (seeds * questions))
-    half = max(half, over_seeds)
+    half_over_seeds = student_quantile(level, seeds - 1) * error_over_seeds
+    half = max(half, half_over_seeds)
     return CrossedEstimate(mean, mean - half, mean + half, error)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
-from harness.statistics.comparison import ALPHA, compute_spread_p, correct_by_holm
+from harness.statistics.comparison import ALPHA, compute_spread_p, correct_by_holm, place_comparisons
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,19 +31,26 @@ def find_policy_differences(
 
     groups: None for one without two policies. references: of each regime the place of the one it is compared with.
     """
-    ours = np.array([place for place, reference in enumerate(references) if reference is not None], dtype=np.intp)
-    theirs = np.array([reference for reference in references if reference is not None], dtype=np.intp)
+    ours, theirs = place_comparisons(references)
     p = np.full((len(groups), len(references)), np.nan)
     wide = np.zeros(p.shape, dtype=bool)
     for place, members in enumerate(groups):
         if members is None or not ours.size:
             continue
         p[place, ours] = compute_spread_p(members.accuracy, members.noise, ours, theirs)
-        gains = members.accuracy[:, ours] - members.accuracy[:, theirs]
-        paired = ~np.isnan(gains).any(axis=0)
-        count = np.maximum(paired.sum(axis=-1), 1)
-        means = np.where(paired, gains, 0.0).sum(axis=-1) / count
-        wide[place, ours] = means.max(axis=0) - means.min(axis=0) > margin
+        gains = members.accuracy[:, ours] - members.accuracy[:, theirs]  # (policies, compared, seeds)
+        wide[place, ours] = _spread_of_gains(gains) > margin
     corrected, _ = correct_by_holm(p.ravel())
-    differ = (corrected.reshape(p.shape) <= ALPHA) & wide
+    told_apart = corrected.reshape(p.shape) <= ALPHA
+    differ = told_apart & wide
     return list(differ)
+
+
+def _spread_of_gains(gains: Float[np.ndarray, "policies compared seeds"]) -> Float[np.ndarray, "compared"]:
+    """Return by how much the policies' mean gains differ, over the seeds that all policies have."""
+    paired = ~np.isnan(gains).any(axis=0)  # (compared, seeds)
+    count = np.maximum(paired.sum(axis=-1), 1)
+    sums = np.where(paired, gains, 0.0).sum(axis=-1)
+    means = sums / count  # (policies, compared)
+    largest, smallest = means.max(axis=0), means.min(axis=0)
+    return np.asarray(largest - smallest)

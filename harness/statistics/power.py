@@ -19,4 +19,6 @@ def find_power(spread: float, seeds: int, effect: float, level: float = 0.95) ->
         return 1.0 if effect else 0.0
     freedom = seeds - 1
     critical = stdtrit(freedom, 0.5 + level / 2)
-    return float(1 - nctdtr(freedom, abs(effect) * sqrt(seeds) / spread, critical))
+    noncentrality = abs(effect) * sqrt(seeds) / spread
+    missed = nctdtr(freedom, noncentrality, critical)
+    return float(1 - missed)

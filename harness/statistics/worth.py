@@ -35,12 +35,15 @@ def estimate_worth(regime: Acceleration, ladder: Mapping[float, Acceleration], l
     with pace 1. All are of the same seeds. level: of the interval, Student t over the jackknife of seeds. None where a fit was
     refused, or where more rollouts are not seen to be faster: then there is no scale.
     """
-    rungs = {budget: fit for budget, fit in ladder.items() if budget != 1 and not fit.problem and fit.n == regime.n}
+    rungs = {}
+    for budget, fit in ladder.items():
+        if budget != 1 and not fit.problem and fit.n == regime.n:
+            rungs[budget] = fit
     if regime.problem or not rungs:
         return None
     budgets = sorted([1.0, *rungs])
     paces = np.array([rungs[budget].kappa if budget in rungs else 1.0 for budget in budgets])
-    if np.any(np.diff(paces) <= 0):
+    if not _always_rise(paces):
         return None
     if regime.kappa < paces[0]:
         return Worth(budgets[0], beyond="<")
@@ -50,17 +53,30 @@ def estimate_worth(regime: Acceleration, ladder: Mapping[float, Acceleration], l
     left_out = []
     for seed, pace in enumerate(regime.paces):
         without = np.array([rungs[budget].paces[seed] if budget in rungs else 1.0 for budget in budgets])
-        if np.any(np.diff(without) <= 0):
+        if not _always_rise(without):
+            # a ladder that one seed overturns gives no interval
             return Worth(2.0**doublings)
         left_out.append(_place_on_ladder(pace, without, budgets))
-    half = student_quantile(level, regime.n - 1) * jackknife_error(np.array(left_out))
-    return Worth(2.0**doublings, 2.0 ** (doublings - half), 2.0 ** (doublings + half))
+    error = jackknife_error(np.array(left_out))
+    half = student_quantile(level, regime.n - 1) * error
+    low = 2.0 ** (doublings - half)
+    high = 2.0 ** (doublings + half)
+    return Worth(2.0**doublings, low, high)
+
+
+def _always_rise(paces: Float[np.ndarray, "rungs"]) -> bool:
+    """Say whether each budget of the ladder is faster than the one below it."""
+    return not np.any(np.diff(paces) <= 0)
 
 
 def _place_on_ladder(pace: float, paces: Float[np.ndarray, "rungs"], budgets: Sequence[float]) -> float:
     """Return the base-2 logarithm of the budget at a pace, linear between rungs and, for a left-out seed, a little beyond them."""
     known = np.log(paces)
     doublings = np.log2(budgets)
-    above = int(np.clip(np.searchsorted(known, np.log(pace)), 1, len(known) - 1))
-    slope = (doublings[above] - doublings[above - 1]) / (known[above] - known[above - 1])
-    return float(doublings[above - 1] + slope * (np.log(pace) - known[above - 1]))
+    sought = np.log(pace)
+    place = np.searchsorted(known, sought)
+    above = int(np.clip(place, 1, len(known) - 1))
+    below = above - 1
+    slope = (doublings[above] - doublings[below]) / (known[above] - known[below])
+    beyond = sought - known[below]
+    return float(doublings[below] + slope * beyond)
