@@ -31,9 +31,12 @@ class Fact:
 
     @property
     def holds(self) -> bool | None:
+        """Say whether both agree to a millionth, of the prediction or of 1; None for an observation."""
         if self.predicted is None:
             return None
-        return bool(abs(self.predicted - self.measured) <= 1e-6 * max(1.0, abs(self.predicted)))
+        tolerance = 1e-6 * max(1.0, abs(self.predicted))
+        distance = abs(self.predicted - self.measured)
+        return bool(distance <= tolerance)
 
 
 class _Runs:
@@ -52,40 +55,49 @@ def list_facts(bandit: Bandit) -> list[Fact]:
     docs/formulas.md has the formulas and their sources."""
     run = _Runs(bandit)
     rescued = _probability_of_rescue(bandit)
-    return [
-        _of_independent(bandit, run),
-        *_of_naive(bandit, run),
-        *_of_xgrpo(bandit, run),
-        *_of_prp(bandit, run),
-        *_of_shaped_weights(bandit, run),
-        *_of_sgt(bandit, run, rescued),
-        *_facts_of_hacpo(bandit),
-        *_scored_and_hinted(bandit, run, rescued),
-        *_in_phases(bandit, run),
-        _by_a_peers_vote(bandit, run),
-    ]
+    facts = [_of_independent(bandit, run)]
+    facts += _of_naive(bandit, run)
+    facts += _of_xgrpo(bandit, run)
+    facts += _of_prp(bandit, run)
+    facts += _of_shaped_weights(bandit, run)
+    facts += _of_sgt(bandit, run, rescued)
+    facts += _facts_of_hacpo(bandit)
+    facts += _of_copd(bandit, run)
+    facts += _of_core(run, rescued)
+    facts += _in_phases(bandit, run)
+    facts.append(_by_a_peers_vote(bandit, run))
+    return facts
 
 
 def _largest_difference(one: Vector, other: Vector) -> float:
-    return float(np.abs(one - other).max())
+    return _largest_size(one - other)
+
+
+def _largest_size(vector: Vector) -> float:
+    return float(np.abs(vector).max())
 
 
 def _probability_of_rescue(bandit: Bandit) -> float:
-    """That the learner's G answers are all wrong and at least one peer has a right one: (1-p_k)^G (1 - prod_j (1-p_j)^G)."""
-    all_wrong = (1 - bandit.success) ** bandit.rollouts
-    return float(all_wrong[0] * (1 - np.prod(all_wrong[1:])))
+    """Return (1-p_k)^G (1 - prod_j (1-p_j)^G): the learner's G answers are all wrong, and at least one peer has a right one."""
+    all_wrong = (1 - bandit.success) ** bandit.rollouts  # (n,)
+    some_peer_right = 1 - np.prod(all_wrong[1:])
+    return float(all_wrong[0] * some_peer_right)
 
 
 def _score_function(bandit: Bandit, answer: int) -> Vector:
-    """The gradient of the learner's log-probability of an answer in its logits: e_a - pi."""
+    """Return the gradient of the learner's log-probability of an answer in its logits: e_a - pi."""
     pi = bandit.policies[0]
-    return np.asarray(np.eye(pi.size)[answer] - pi)
+    unit = np.eye(pi.size)[answer]
+    return np.asarray(unit - pi)
 
 
 def _of_independent(bandit: Bandit, run: _Runs) -> Fact:
+    """Training alone: dividing by a group's mean that holds the answer itself shortens the gradient, and nothing else."""
     alone = mean_gradient(run("independent", objective="dr_grpo"))
-    expected = (1 - 1 / bandit.rollouts) * bandit.policy_gradient()
-    return Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, _largest_difference(alone, expected))
+    shortened = 1 - 1 / bandit.rollouts
+    expected = shortened * bandit.policy_gradient()
+    distance = _largest_difference(alone, expected)
+    return Fact("independent: E[g] = (1 - 1/G) policy gradient", 0.0, distance)
 
 
 def _of_naive(bandit: Bandit, run: _Runs) -> list[Fact]:
@@ -95,26 +107,28 @@ def _of_naive(bandit: Bandit, run: _Runs) -> list[Fact]:
     for probability, draws in bandit.outcomes:
         union = [answer for drawn in draws for answer in drawn]
         rewards = np.array([bandit.rewards[answer] for answer in union])
-        advantages = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+        spread = rewards.std(ddof=1) + 1e-6
+        advantages = (rewards - rewards.mean()) / spread
         for answer, advantage in zip(union, advantages, strict=True):
-            direct += probability * advantage / rewards.size * _score_function(bandit, answer)
+            share = probability * advantage / rewards.size
+            direct += share * _score_function(bandit, answer)
     toward = mean_gradient(run("naive"))
 
     def distance_from_gradient(vector: Vector) -> float:
-        along = (vector @ gradient) / (gradient @ gradient) * gradient
-        return _largest_difference(vector, along)
+        """Return how far a vector lies beside the policy gradient's direction."""
+        length = (vector @ gradient) / (gradient @ gradient)
+        return _largest_difference(vector, length * gradient)
 
+    predicted = distance_from_gradient(direct)
+    measured = distance_from_gradient(toward)
     return [
         Fact("naive: E[g] = (1/n) sum_j E_j[A grad log pi_k]", 0.0, _largest_difference(toward, direct)),
-        Fact(
-            "naive: distance of E[g] from the policy gradient's direction",
-            distance_from_gradient(direct),
-            distance_from_gradient(toward),
-        ),
+        Fact("naive: distance of E[g] from the policy gradient's direction", predicted, measured),
     ]
 
 
 def _of_xgrpo(bandit: Bandit, run: _Runs) -> Iterator[Fact]:
+    """Joint statistics without a division by the spread leave the policy gradient as it is, whatever the peers' share."""
     gradient = bandit.policy_gradient()
     for beta in (0.25, 1.0):
         mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
@@ -127,33 +141,40 @@ def _of_prp(bandit: Bandit, run: _Runs) -> list[Fact]:
     pi = bandit.policies
     union = len(pi) * bandit.rollouts
     outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
-    distance = _largest_difference(mean_gradient(outcomes), (1 - 1 / union) * bandit.policy_gradient())
+    shortened = 1 - 1 / union
+    expected = shortened * bandit.policy_gradient()
+    distance = _largest_difference(mean_gradient(outcomes), expected)
     unbiased = Fact("prp: E[g] = (1 - 1/|U|) policy gradient, unclipped", 0.0, distance)
     if len(pi) != 2:
         return [unbiased]
 
     def squared_weight(outcome: JointDraw) -> float:
-        """Of the peer's first answer, as in PRP's term."""
+        """Return the squared weight of the peer's first answer, as in PRP's term."""
         answer = outcome.terms[1].answers[0]
         assert isinstance(answer.denominator, np.ndarray)
-        log_weight = np.log(pi[0])[answer.tokens[0]] - answer.denominator[0]
+        own_logs = np.log(pi[0])
+        log_weight = own_logs[answer.tokens[0]] - answer.denominator[0]
         return float(np.exp(2 * log_weight))
 
     moment = expected_value(outcomes, squared_weight)
-    return [unbiased, Fact("prp: second moment of the weight = 1 + chi^2", 1 + bandit.chi_squared(), moment)]
+    expected_moment = 1 + bandit.chi_squared()
+    return [unbiased, Fact("prp: second moment of the weight = 1 + chi^2", expected_moment, moment)]
 
 
 def _shaped_gradient(bandit: Bandit, weight: Callable[[float], float]) -> Vector:
-    """LUFFY's E[g] with peers' right answers weighed by `weight` of the learner's probability."""
+    """Return LUFFY's E[g] with peers' right answers weighed by `weight` of the learner's probability."""
     pi = bandit.policies[0]
     total = np.zeros(pi.size)
     for probability, (own, *theirs) in bandit.outcomes:
         right = [answer for drawn in theirs for answer in drawn if bandit.rewards[answer]]
         pool = [*own, *right]
         rewards = np.array([bandit.rewards[answer] for answer in pool])
-        weights = [*[1.0] * bandit.rollouts, *(weight(pi[answer]) for answer in right)]
-        for answer, factor, advantage in zip(pool, weights, standardise(rewards, rewards), strict=True):
-            total += probability * factor * advantage / rewards.size * _score_function(bandit, answer)
+        own_weights = [1.0] * bandit.rollouts
+        weights = [*own_weights, *(weight(pi[answer]) for answer in right)]
+        advantages = standardise(rewards, rewards)
+        for answer, factor, advantage in zip(pool, weights, advantages, strict=True):
+            share = probability * factor * advantage / rewards.size
+            total += share * _score_function(bandit, answer)
     return total
 
 
@@ -166,9 +187,13 @@ def _of_shaped_weights(bandit: Bandit, run: _Runs) -> list[Fact]:
     score_function = _shaped_gradient(bandit, lambda p: 1.0)
     own_part = _shaped_gradient(bandit, lambda p: 0.0)
     by_probability = _shaped_gradient(bandit, lambda p: p) - own_part
-    slope = _largest_difference(mean_gradient(run("luffy")), shaping)
-    proportional = _largest_difference((large - own_part) * 1e6, by_probability)
-    apart = _largest_difference(mean_gradient(run("chord", mu_first=0.0)), mean_gradient(run("independent")))
+    luffy = mean_gradient(run("luffy"))
+    slope = _largest_difference(luffy, shaping)
+    peers_part = (large - own_part) * 1e6
+    proportional = _largest_difference(peers_part, by_probability)
+    chord = mean_gradient(run("chord", mu_first=0.0))
+    grpo = mean_gradient(run("independent"))
+    apart = _largest_difference(chord, grpo)
     near_zero = _largest_difference(small, score_function)
     return [
         Fact("luffy: E[g] is the gradient of p / (p + gamma) A on peers' right answers", 0.0, slope),
@@ -178,15 +203,20 @@ def _of_shaped_weights(bandit: Bandit, run: _Runs) -> list[Fact]:
     ]
 
 
+def _has_second_term(outcome: JointDraw) -> float:
+    """Return 1 where the term after the learner's own one has answers, else 0."""
+    return float(bool(outcome.terms[1].answers))
+
+
 def _of_sgt(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
-    """rescued: as `_probability_of_rescue`."""
+    """SGT imitates where only peers have a right answer, and nowhere else. rescued: as `_probability_of_rescue`."""
     outcomes = run("sgt")
-    fires = expected_value(outcomes, lambda outcome: float(bool(outcome.terms[1].answers)))
-    imitated_although_right = [
-        len(outcome.terms[1].answers)
-        for outcome in outcomes
-        if any(bandit.rewards[answer] for answer in outcome.draws[0])
-    ]
+    fires = expected_value(outcomes, _has_second_term)
+    imitated_although_right = []
+    for outcome in outcomes:
+        own_draw = outcome.draws[0]
+        if any(bandit.rewards[answer] for answer in own_draw):
+            imitated_although_right.append(len(outcome.terms[1].answers))
     outside = max(imitated_although_right, default=0)
     return [
         Fact("sgt: fires with (1-p_k)^G (1 - prod_j (1-p_j)^G)", rescued, fires),
@@ -195,60 +225,87 @@ def _of_sgt(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
 
 
 def _by_a_peers_vote(bandit: Bandit, run: _Runs) -> Fact:
-    """Co-RL's gradient from the next policy's majority answer, the first drawn of equals."""
+    """Compare Co-RL's gradient with that from the next policy's majority answer, the first drawn of equals."""
     pi = bandit.policies[0]
     size = bandit.rollouts
     direct = np.zeros(pi.size)
     for probability, (own, peer, *_) in bandit.outcomes:
         winner = max(peer, key=peer.count)
-        rewards = np.array([float(a == winner) for a in own])
-        for a, each in zip(own, standardise(rewards, rewards), strict=True):
-            direct += probability * each / size * (np.eye(pi.size)[a] - pi)
-    far = float(np.abs(mean_gradient(run("rlccf", vote="peer")) - direct).max())
+        rewards = np.array([float(answer == winner) for answer in own])
+        advantages = standardise(rewards, rewards)
+        for answer, advantage in zip(own, advantages, strict=True):
+            direct += probability * advantage / size * _score_function(bandit, answer)
+    toward_vote = mean_gradient(run("rlccf", vote="peer"))
+    far = _largest_difference(toward_vote, direct)
     return Fact("rlccf, vote of a peer: E[g] is GRPO's toward its majority answer", 0.0, far)
 
 
 def _in_phases(bandit: Bandit, run: _Runs) -> list[Fact]:
     """The regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
-    someone_right = 1 - float(np.prod((1 - bandit.success[1:]) ** bandit.rollouts))
-    alone = mean_gradient(run("independent"))
+    all_wrong = (1 - bandit.success[1:]) ** bandit.rollouts
+    someone_right = 1 - float(np.prod(all_wrong))
     outcomes = run("imitate-then-rl")
-    imitates = expected_value(outcomes, lambda o: float(any(t.answers for t in o.terms if t.source == "peer")))
-    without = {name: mean_gradient(run(name, share=0.0)) for name in ("imitate-then-rl", "score-then-rl")}
-    scored = mean_gradient(run("score-then-rl")) - mean_gradient(run("copd", ratio=0.0))
+    imitates = expected_value(outcomes, _learns_from_peers)
+    facts = [Fact("imitate-then-rl: imitates with 1 - prod_j (1-p_j)^G", someone_right, imitates)]
+    alone = mean_gradient(run("independent"))
+    for name in ("imitate-then-rl", "score-then-rl"):
+        without_first_phase = mean_gradient(run(name, share=0.0))
+        apart = _largest_difference(without_first_phase, alone)
+        facts.append(Fact(f"{name}: share 0 is GRPO", 0.0, apart))
+    first_phase = mean_gradient(run("score-then-rl"))
+    distilled = mean_gradient(run("copd", ratio=0.0))
+    scored = _largest_difference(first_phase, distilled)
+    return [*facts, Fact("score-then-rl: its first phase is copd's distillation", 0.0, scored)]
+
+
+def _learns_from_peers(outcome: JointDraw) -> float:
+    """Return 1 where some answer of a peer is learnt from, else 0."""
+    return float(any(term.answers for term in outcome.terms if term.source == "peer"))
+
+
+def _of_copd(bandit: Bandit, run: _Runs) -> list[Fact]:
+    """Distillation from peers' scores: the gradient is that of the mean log-ratio of the peers to the learner, (K,)."""
+    pi = bandit.policies
+    own = pi[0]
+    beta = 0.5
+    peers = np.log(pi[1:]).mean(axis=0)
+
+    def pull_toward(scores: Vector) -> Vector:
+        """Return beta E_k[scores grad log pi_k]."""
+        centred = scores - own @ scores
+        return np.asarray(beta * own * centred)
+
+    with_offset = pull_toward(peers - np.log(own))
+    distilled = mean_gradient(run("copd", ratio=0.0, beta=beta))
+    far = _largest_difference(distilled, with_offset)
+
+    like_the_learner = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
+    alone = mean_gradient(enumerate_outcomes(like_the_learner, build("copd", {"ratio": 0.0})))
+
+    without_offset = pull_toward(peers - 0.3 * np.log(own))
+    distilled_without = mean_gradient(run("copd", ratio=0.0, beta=beta, offset="removed", alpha=0.3))
+    removed = _largest_difference(distilled_without, without_offset)
     return [
-        Fact("imitate-then-rl: imitates with 1 - prod_j (1-p_j)^G", someone_right, imitates),
-        *(Fact(f"{name}: share 0 is GRPO", 0.0, float(np.abs(g - alone).max())) for name, g in without.items()),
-        Fact("score-then-rl: its first phase is copd's distillation", 0.0, float(np.abs(scored).max())),
+        Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
+        Fact("copd: peers like the learner give no gradient", 0.0, _largest_size(alone)),
+        Fact("copd: without offset E[g] = beta E_k[(mean D_j - alpha D_k) grad log pi_k]", 0.0, removed),
     ]
 
 
-def _scored_and_hinted(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
-    """rescued: probability that only peers have a right answer."""
-    pi = bandit.policies
-    beta = 0.5
-    peers = np.log(pi[1:]).mean(axis=0)
-    toward = beta * pi[0] * (peers - np.log(pi[0]) - pi[0] @ (peers - np.log(pi[0])))
-    itself = replace(bandit, logits=np.tile(bandit.logits[0], (len(pi), 1)))
-    alone = mean_gradient(enumerate_outcomes(itself, build("copd", {"ratio": 0.0})))
-    far = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta)) - toward).max())
-    apart = {"offset": "removed", "alpha": 0.3}
-    changed = peers - 0.3 * np.log(pi[0])
-    less = beta * pi[0] * (changed - pi[0] @ changed)
-    removed = float(np.abs(mean_gradient(run("copd", ratio=0.0, beta=beta, **apart)) - less).max())
-    never = mean_gradient(run("core", probability=0.0)) - mean_gradient(run("xgrpo"))
-    fires = expected_value(run("core"), lambda o: float(bool(o.terms[1].answers)))
+def _of_core(run: _Runs, rescued: float) -> list[Fact]:
+    """CORE asks again with a peer's answer as a hint. rescued: as `_probability_of_rescue`."""
+    never_asked = mean_gradient(run("core", probability=0.0))
+    joint = mean_gradient(run("xgrpo"))
+    apart = _largest_difference(never_asked, joint)
+    fires = expected_value(run("core"), _has_second_term)
     return [
-        Fact("copd: E[g] = beta E_k[(mean log pi_j - log pi_k) grad log pi_k]", 0.0, far),
-        Fact("copd: peers like the learner give no gradient", 0.0, float(np.abs(alone).max())),
-        Fact("copd: without offset E[g] = beta E_k[(mean D_j - alpha D_k) grad log pi_k]", 0.0, removed),
-        Fact("core: without a second round GRPO with joint statistics", 0.0, float(np.abs(never).max())),
+        Fact("core: without a second round GRPO with joint statistics", 0.0, apart),
         Fact("core: asks again with 3/4 (1-p_k)^G (1 - prod_j (1-p_j)^G)", 0.75 * rescued, fires),
     ]
 
 
 def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
-    """E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
+    """HACPO's baseline: E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
     true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
     base: type[Regime] = load("hacpo")
 
@@ -267,8 +324,10 @@ def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
         own, inbox, _ = delivery.experience(draws)
         peers = inbox.valid("x")
         rewards = rewards_of([*own.valid, *peers])
-        omega = np.array([1.0] * len(own.valid) + [regime.omega("p0", p.author) for p in peers])
-        off += probability * regime.baseline(rewards, omega, len(own.valid))
-        on += probability * guarded.baseline(rewards, omega, len(own.valid))
+        own_count = len(own.valid)
+        of_peers = [regime.omega("p0", peer.author) for peer in peers]
+        omega = np.array([1.0] * own_count + of_peers)
+        off += probability * regime.baseline(rewards, omega, own_count)
+        on += probability * guarded.baseline(rewards, omega, own_count)
     bias = Fact("hacpo: bias of E[mu] by the code's two guards", None, on - true["p0"])
     return [Fact("hacpo: E[mu] = p_k under true capability ratios", true["p0"], off), bias]

@@ -41,6 +41,8 @@ class BanditCase(BaseModel):
 
 
 class BanditSuite(BaseModel):
+    """A file of bandits, and the regimes that are tried on each."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: Name
     title: str = ""
@@ -66,42 +68,86 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BanditReport:
+    """What `harness bandit` found. facts: with the name of the bandit that each was found on. folder: where it is stored."""
+
     suite: str
     points: tuple[Point, ...]
     facts: tuple[tuple[str, Fact], ...]
     folder: Path
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "suite": self.suite,
-            "points": list(self.points),
-            "facts": [{"bandit": b, **asdict(f), "holds": f.holds} for b, f in self.facts],
-        }
+        """Return what is stored and what `--json` prints."""
+        facts = []
+        for bandit, fact in self.facts:
+            fields = asdict(fact)
+            facts.append({"bandit": bandit, **fields, "holds": fact.holds})
+        return {"suite": self.suite, "points": list(self.points), "facts": facts}
 
     def describe(self) -> str:
-        lines = [
-            f"{self.suite}: exact expectations of one step, by enumeration\n",
-            f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}",
-        ]
-        for p in self.points:
-            moment = "" if p.weight_second_moment is None else f"{p.weight_second_moment:.3f}"
-            lines.append(
-                f"{p.bandit:<12} {p.regime:<16} {p.scale:>7.3f} {p.bias:>7.3f} {p.noise:>8.2f} {p.support:>8.3f} "
-                f"{p.fires:>6.3f} {moment:>8}"
-            )
-        lines += [
-            "\nscale, bias: E[g] along and beside the policy gradient, in its units; noise: its standard deviation;",
-            "support: probability of raising a right answer that the learner did not sample itself.\n",
-        ]
-        for bandit, fact in self.facts:
-            mark = {True: "ok ", False: "NO ", None: "-- "}[fact.holds]
-            predicted = "" if fact.predicted is None else f"predicted {fact.predicted:.6f}, "
-            lines.append(f"{mark} {bandit:<12} {fact.statement}: {predicted}measured {fact.measured:.6f}")
-        return "\n".join(lines) + f"\n\nstored in {self.folder}"
+        """Write the table of the points, what its columns mean, and a line for each fact."""
+        lines = [f"{self.suite}: exact expectations of one step, by enumeration\n", _HEAD]
+        lines += [_describe_point(point) for point in self.points]
+        lines += _MEANINGS
+        lines += [_describe_fact(bandit, fact) for bandit, fact in self.facts]
+        table = "\n".join(lines)
+        return f"{table}\n\nstored in {self.folder}"
+
+
+_HEAD = f"{'bandit':<12} {'regime':<16} {'scale':>7} {'bias':>7} {'noise':>8} {'support':>8} {'fires':>6} {'E[w^2]':>8}"
+_MEANINGS = (
+    "\nscale, bias: E[g] along and beside the policy gradient, in its units; noise: its standard deviation;",
+    "support: probability of raising a right answer that the learner did not sample itself.\n",
+)
+
+
+def _describe_point(point: Point) -> str:
+    """Write one regime on one bandit as a line of the table, in the columns of `_HEAD`."""
+    names = f"{point.bandit:<12} {point.regime:<16}"
+    gradient = f"{point.scale:>7.3f} {point.bias:>7.3f} {point.noise:>8.2f}"
+    probabilities = f"{point.support:>8.3f} {point.fires:>6.3f}"
+    moment = "" if point.weight_second_moment is None else f"{point.weight_second_moment:.3f}"
+    return f"{names} {gradient} {probabilities} {moment:>8}"
+
+
+def _describe_fact(bandit: str, fact: Fact) -> str:
+    """Write one fact as a line, with a mark that says whether it holds."""
+    marks = {True: "ok ", False: "NO ", None: "-- "}
+    mark = marks[fact.holds]
+    predicted = "" if fact.predicted is None else f"predicted {fact.predicted:.6f}, "
+    return f"{mark} {bandit:<12} {fact.statement}: {predicted}measured {fact.measured:.6f}"
 
 
 def run_bandit(name: str, results: Path) -> BanditReport:
-    """Stores the report as results/<suite>/bandit.json. Raises SuiteError."""
+    """Try each regime of a file on each of its bandits, and store the report as results/<suite>/bandit.json.
+
+    name: a path, or a file shipped with the harness. Raises SuiteError, with the place of what is wrong.
+    """
+    source, suite = _read_suite(name)
+    points: list[Point] = []
+    proven: list[tuple[str, Fact]] = []
+    for i, case in enumerate(suite.bandits):
+        try:
+            bandit = _make_bandit(case)
+        except ValueError as error:
+            raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
+        for j, variant in enumerate(suite.regimes):
+            try:
+                share = variant.replay.share[0] if variant.replay else 1.0
+                regime = build(variant.regime, variant.options)
+                outcomes = enumerate_outcomes(bandit, regime, share=share)
+            except (PluginError, ValueError) as error:
+                raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
+            points.append(measure_point(case.name, variant.name, bandit, outcomes))
+        proven += [(case.name, fact) for fact in list_facts(bandit)]
+    stored = results / suite.name / "bandit.json"
+    report = BanditReport(suite.name, tuple(points), tuple(proven), stored)
+    encoded = msgspec.json.encode(report.as_json())
+    write_atomic(stored, msgspec.json.format(encoded, indent=1))
+    return report
+
+
+def _read_suite(name: str) -> tuple[Path, BanditSuite]:
+    """Read a file of bandits; return its path too. Raises SuiteError."""
     try:
         source = find_suite(name)
     except SuiteError:
@@ -115,48 +161,61 @@ def run_bandit(name: str, results: Path) -> BanditReport:
         suite = BanditSuite.model_validate(raw)
     except ValidationError as error:
         raise first_error(error, str(source)) from None
-    points: list[Point] = []
-    proven: list[tuple[str, Fact]] = []
-    for i, case in enumerate(suite.bandits):
-        try:
-            hint = None if case.hint is None else np.array(case.hint)
-            bandit = Bandit(
-                np.array(case.logits, dtype=float), np.array(case.rewards, dtype=float), case.rollouts, hint
-            )
-            if not bandit.policy_gradient().any():
-                raise ValueError(
-                    "its policy gradient is 0: a right and a wrong answer are needed, each of some probability"
-                )
-        except ValueError as error:
-            raise SuiteError(str(source), f"bandits[{i}]", str(error)) from None
-        for j, variant in enumerate(suite.regimes):
-            try:
-                share = variant.replay.share[0] if variant.replay else 1.0
-                outcomes = enumerate_outcomes(bandit, build(variant.regime, variant.options), share=share)
-            except (PluginError, ValueError) as error:
-                raise SuiteError(str(source), f"regimes[{j}]", str(error)) from None
-            points.append(measure_point(case.name, variant.name, bandit, outcomes))
-        proven += [(case.name, fact) for fact in list_facts(bandit)]
-    folder = results / suite.name
-    report = BanditReport(suite.name, tuple(points), tuple(proven), folder / "bandit.json")
-    write_atomic(folder / "bandit.json", msgspec.json.format(msgspec.json.encode(report.as_json()), indent=1))
-    return report
+    return source, suite
+
+
+def _make_bandit(case: BanditCase) -> Bandit:
+    """Make the bandit of a file's entry. Raises ValueError where it is none, or where there is nothing to learn."""
+    logits = np.array(case.logits, dtype=float)
+    rewards = np.array(case.rewards, dtype=float)
+    hint = None if case.hint is None else np.array(case.hint)
+    bandit = Bandit(logits, rewards, case.rollouts, hint)
+    if not bandit.policy_gradient().any():
+        raise ValueError("its policy gradient is 0: a right and a wrong answer are needed, each of some probability")
+    return bandit
 
 
 def measure_point(case: str, regime: str, bandit: Bandit, outcomes: list[JointDraw]) -> Point:
-    true = bandit.policy_gradient()
+    """Place a regime on the plane of a bandit. outcomes: all of them, with their probabilities.
+
+    The gradient's units are the policy gradient's length.
+    """
+    true = bandit.policy_gradient()  # (K,)
     mean = mean_gradient(outcomes)
     size = float(np.linalg.norm(true))
     scale = float(mean @ true) / size**2
-    weights = [(w, o.probability / len(o.weights)) for o in outcomes for w in o.weights]
-    mass = sum(p for _, p in weights)
+    beside = float(np.linalg.norm(mean - scale * true))
+    deviation = float(np.sqrt(gradient_variance(outcomes)))
+
+    def raises_unsampled(outcome: JointDraw) -> float:
+        """Return 1 where a right answer is made likelier that the learner did not sample, else 0."""
+        unsampled = outcome.raised - {*outcome.draws[0]}
+        return float(any(bandit.rewards[answer] > 0 for answer in unsampled))
+
+    def uses_peers(outcome: JointDraw) -> float:
+        """Return 1 where anything is learnt from peers, else 0."""
+        return float(any(from_peers(term) and term.answers for term in outcome.terms))
+
     return Point(
         bandit=case,
         regime=regime,
         scale=scale,
-        bias=float(np.linalg.norm(mean - scale * true)) / size,
-        noise=float(np.sqrt(gradient_variance(outcomes))) / size,
-        support=expected_value(outcomes, lambda o: float(any(bandit.rewards[a] > 0 for a in o.raised - {*o.draws[0]}))),
-        fires=expected_value(outcomes, lambda o: float(any(from_peers(t) and t.answers for t in o.terms))),
-        weight_second_moment=sum(w * w * p for w, p in weights) / mass if mass else None,
+        bias=beside / size,
+        noise=deviation / size,
+        support=expected_value(outcomes, raises_unsampled),
+        fires=expected_value(outcomes, uses_peers),
+        weight_second_moment=_second_moment_of_weights(outcomes),
     )
+
+
+def _second_moment_of_weights(outcomes: list[JointDraw]) -> float | None:
+    """Return the mean squared ratio of peers' answers, each outcome's together with its probability; None without ratios."""
+    weights = []
+    for outcome in outcomes:
+        for weight in outcome.weights:
+            share = outcome.probability / len(outcome.weights)
+            weights.append((weight, share))
+    mass = sum(share for _, share in weights)
+    if not mass:
+        return None
+    return sum(weight * weight * share for weight, share in weights) / mass
