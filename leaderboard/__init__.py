@@ -21,6 +21,8 @@ APP = Path(__file__).parent / "app.py"
 
 
 def command(results: Path, port: int = 8501, address: str = "localhost", app: Path = APP) -> list[str]:
+    """Return the command line that serves the board of a results folder."""
     options = {**_OPTIONS, "server.port": str(port), "server.address": address}
     flags = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(app), *flags, "--", "--results", str(results)]
+    streamlit = [sys.executable, "-m", "streamlit", "run", str(app)]
+    return [*streamlit, *flags, "--", "--results", str(results)]

@@ -9,7 +9,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,20 +54,25 @@ class Refresher:
     """Brings the store of one folder up to date, never twice at a time."""
 
     def __init__(self, results: Path) -> None:
-        self.results, self.lock, self.rest_until = results, threading.Lock(), 0.0
+        self.results = results
+        self.lock = threading.Lock()
+        self.rest_until = 0.0  # of the monotonic clock, in seconds
         atexit.register(self.leave)
 
     def leave(self) -> None:
+        """Start no refresh any more, and wait for the one that runs: DuckDB must not be cut off while it writes."""
         self.rest_until = float("inf")
         self.lock.acquire(timeout=_LEAVE_SECONDS)
 
-    def poke(self) -> None:
+    def schedule_refresh(self) -> None:
+        """Refresh the store soon, unless that happened just now; return at once."""
         if time.monotonic() >= self.rest_until and not self.lock.locked():
-            soon = threading.Timer(_PAINTED_AFTER, self.work)
+            soon = threading.Timer(_PAINTED_AFTER, self.refresh_store)
             soon.daemon = True
             soon.start()
 
-    def work(self) -> None:
+    def refresh_store(self) -> None:
+        """Take new journals into the store, then rest for as long as keeps refreshing below its share of the time."""
         with self.lock:
             if time.monotonic() < self.rest_until:
                 return
@@ -75,47 +80,55 @@ class Refresher:
             # another writer, or a folder that cannot be written: readers keep what they have
             with contextlib.suppress(HarnessError):
                 ingest_journals(self.results, deadline=0.0)
-            rest = max(_LOOK_EVERY, (time.monotonic() - started) / _SHARE)
+            took = time.monotonic() - started
+            rest = max(_LOOK_EVERY, took / _SHARE)
+            # `leave` may have set it to infinity in the meantime
             self.rest_until = max(self.rest_until, time.monotonic() + rest)
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def refresher(results: Path) -> Refresher:
+def find_refresher(results: Path) -> Refresher:
+    """Return the one that all sessions of this process share."""
     return Refresher(results)
 
 
 @st.fragment(run_every=_LOOK_EVERY)
 @fault_told()
 def live_status(store: Store, suite: str | None) -> None:
-    refresher(store.results).poke()
+    """Draw the suite's cells by their state, and the page anew when the store has changed."""
+    find_refresher(store.results).schedule_refresh()
     if open_store(store.results).stamp != store.stamp:
         st.rerun()
     if suite is not None:
-        st.caption(f"Cells: {store.states(suite)}")
+        st.caption(f"Cells: {store.describe_states(suite)}")
 
 
-def newest(results: Path) -> Store | None:
+def open_newest(results: Path) -> Store | None:
+    """Return the store as it is, made now where there is none yet; None where there are no results."""
     with contextlib.suppress(StoreError):
         return open_store(results)
     with st.spinner("Reading the results for the first time ..."):
-        refresher(results).work()
+        find_refresher(results).refresh_store()
     with contextlib.suppress(StoreError):
         return open_store(results)
     return None
 
 
-def suite_of(titles: Mapping[str, str], known: Collection[str]) -> str:
-    """The suite chosen, else that of the address, own or reference results, else the first. known: of every engine."""
-    asked, state = st.query_params.get("suite"), st.session_state
+def choose_suite(titles: Mapping[str, str], known: Collection[str]) -> str:
+    """Return the suite chosen, else that of the address, own or reference results, else the first. known: of every engine."""
+    asked = st.query_params.get("suite")
+    state = st.session_state
     if SUITE not in state and asked:
         stored = next((name for name in (asked, asked + MARK) if name in known), "")
-        state[SUITE if stored else UNKNOWN] = stored or asked
+        key = SUITE if stored else UNKNOWN
+        state[key] = stored or asked
     if state.get(SUITE) not in titles:
         state[SUITE] = next(iter(titles))
     return str(state[SUITE])
 
 
 def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], engines: Sequence[str]) -> None:
+    """Draw the choices of engine and suite, and what there is to say of the suite."""
     if len(engines) > 1:
         st.selectbox("Engine", ["all", *engines], key=ENGINE, bind="query-params")
     if suite is not None:
@@ -124,49 +137,78 @@ def draw_sidebar(store: Store, suite: str | None, titles: Mapping[str, str], eng
         if titles[suite]:
             st.caption(escape_markdown(titles[suite]))
         with fault_told():
-            if (taken := read_submission(suite_folder(store.results, suite))) is not None:
+            taken = read_submission(suite_folder(store.results, suite))
+            if taken is not None:
                 st.caption(escape_markdown(taken.describe()))
     live_status(store, suite)
 
 
-def main() -> None:
+def read_arguments() -> Path:
+    """Return the results folder of the command line, or of the environment."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, default=Path(os.environ.get(RESULTS_VARIABLE, "results")))
+    default = os.environ.get(RESULTS_VARIABLE, "results")
+    parser.add_argument("--results", type=Path, default=Path(default))
+    known, _ = parser.parse_known_args()
+    results: Path = known.results
+    return results
+
+
+def list_entries(draw_body: Callable[[Page], None]) -> dict[str, Any]:
+    """Return the pages as Streamlit knows them, by slug; the first is at the root. draw_body: what draws a page."""
+
+    def make_entry(page: Page, path: str, **more: Any) -> Any:
+        """Return one page under an address."""
+        return st.Page(partial(draw_body, page), title=page.title, icon=page.icon, url_path=path, **more)
+
+    first = PAGES[0]
+    entries = {first.slug: make_entry(first, "home", default=True)}
+    for page in PAGES[1:]:
+        visibility = "hidden" if page.part_of else "visible"
+        entries[page.slug] = make_entry(page, page.slug, visibility=visibility)
+    # Streamlit knows its default page by the root alone
+    entries[""] = make_entry(first, first.slug, visibility="hidden")
+    return entries
+
+
+def choose_results(store: Store) -> tuple[str | None, dict[str, str], list[str]]:
+    """Return the suite to show, the titles of all that can be chosen, and the engines; say where the address has no such suite."""
+    everything = store.list_suites()
+    engines = sorted(set(everything["engine"]) - {""})
+    engine = st.session_state.get(ENGINE) or st.query_params.get(ENGINE)
+    kept = everything[everything["engine"] == engine] if engine in engines else everything
+    titles = dict(zip(kept["name"], kept["title"], strict=True))
+    suite = choose_suite(titles, set(everything["name"])) if titles else None
+    unknown = st.session_state.get(UNKNOWN)
+    if suite and unknown:
+        st.warning(f"There is no suite “{escape_markdown(unknown, 200)}” here. Shown is {escape_markdown(suite)}.")
+    return suite, titles, engines
+
+
+def main() -> None:
+    """Draw the page that the address asks for, then the sidebar."""
     st.set_page_config(page_title="Experience-sharing leaderboard", page_icon=_ICON, layout="wide")
     st.html(_STYLE.replace("INK", INK[read_theme()]))
     if OPENED not in st.session_state:
         time.sleep(_ALONE)
         st.session_state[OPENED] = True
-    results = parser.parse_known_args()[0].results
+    results = read_arguments()
     st.session_state[AT] = "" if results == Path("results") else f" --results {shlex.quote(str(results))}"
-    store = newest(results)
+    store = open_newest(results)
     suite: str | None = None
 
-    def body(page: Page) -> None:
+    def draw_body(page: Page) -> None:
+        """Draw a page with links to those that ask of the same things; the suite is known by then."""
         top = page.part_of or page.slug
         together = [one for one in PAGES if top in (one.slug, one.part_of)]
-        draw_page(page, store, suite, sorted(together, key=lambda one: one.part_of))
+        together.sort(key=lambda one: one.part_of)
+        draw_page(page, store, suite, together)
 
-    def entry(page: Page, path: str, **more: Any) -> Any:
-        return st.Page(partial(body, page), title=page.title, icon=page.icon, url_path=path, **more)
-
-    first = PAGES[0]
-    entries = {first.slug: entry(first, "home", default=True)}
-    for page in PAGES[1:]:
-        entries[page.slug] = entry(page, page.slug, visibility="hidden" if page.part_of else "visible")
+    entries = list_entries(draw_body)
+    chosen = st.navigation([*entries.values()])
     st.session_state[ENTRIES] = entries
-    # Streamlit knows its default page by the root alone
-    chosen = st.navigation([*entries.values(), entry(first, first.slug, visibility="hidden")])
     titles, engines = dict[str, str](), list[str]()
     if store:
-        everything = store.suites()
-        engines = sorted(set(everything["engine"]) - {""})
-        engine = st.session_state.get(ENGINE) or st.query_params.get(ENGINE)
-        kept = everything[everything["engine"] == engine] if engine in engines else everything
-        titles = dict(zip(kept["name"], kept["title"], strict=True))
-        suite = suite_of(titles, set(everything["name"])) if titles else None
-        if suite and (unknown := st.session_state.get(UNKNOWN)):
-            st.warning(f"There is no suite “{escape_markdown(unknown, 200)}” here. Shown is {escape_markdown(suite)}.")
+        suite, titles, engines = choose_results(store)
     try:
         chosen.run()
         draw_footer()

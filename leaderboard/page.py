@@ -40,7 +40,7 @@ class Page:
 
 @contextmanager
 def fault_told() -> Iterator[None]:
-    """In a line, not as a traceback."""
+    """Say what went wrong in a line, not as a traceback."""
     try:
         yield
     except HarnessError as error:
@@ -71,10 +71,9 @@ def draw_page(page: Page, store: Store | None, suite: str | None, beside: Sequen
         st.markdown(page.lead)
     if store is not None and suite is not None:
         if page.figures:
-            lacks = [f"{head}: {'; '.join(lines)}" for head, lines in describe_gaps(store.missing(suite)).items()]
-            for remark in filter(None, [*lacks, store.processors(suite)]):
-                st.warning(escape_markdown(remark, 4000), icon=":material/error:")
-        st.fragment(fault_told()(page.draw))(store, suite)  # filters redraw this alone
+            _draw_remarks(store, suite)
+        fragment = st.fragment(fault_told()(page.draw))  # filters redraw this alone
+        fragment(store, suite)
     elif page.needs_results:
         show_empty(
             "There are no results yet. This trains, evaluates and stores a first suite:", "harness run quickstart"
@@ -83,18 +82,30 @@ def draw_page(page: Page, store: Store | None, suite: str | None, beside: Sequen
         page.draw(None, "")  # type: ignore[arg-type]
 
 
+def _draw_remarks(store: Store, suite: str) -> None:
+    """Draw what a reader of a suite's figures must know: cells that are missing, processors of several kinds."""
+    gaps = describe_gaps(store.find_missing(suite))
+    remarks = [f"{head}: {'; '.join(lines)}" for head, lines in gaps.items()]
+    remarks.append(store.describe_processors(suite))
+    for remark in filter(None, remarks):
+        st.warning(escape_markdown(remark, 4000), icon=":material/error:")
+
+
 # Session key: `--results` of advised commands
 AT = "at"
 
 
 def show_empty(message: str, command: str = "") -> None:
+    """Draw why there is nothing to see, and the command that changes it."""
     st.info(message, icon=":material/info:")
     if command:
-        st.code(command + st.session_state.get(AT, ""), language=None, wrap_lines=True)
+        at = st.session_state.get(AT, "")
+        st.code(command + at, language=None, wrap_lines=True)
 
 
 def show_unfinished(store: Store, suite: str, message: str) -> None:
-    told = store.states(suite)
+    """Draw that a suite has not got so far, and its cells by their state."""
+    told = store.describe_states(suite)
     show_empty(f"{message} Its cells: {told}." if told else message, f"harness status {shlex.quote(suite)}")
 
 
@@ -102,6 +113,7 @@ def show_unfinished(store: Store, suite: str, message: str) -> None:
 
 
 def choose_one(label: str, options: Sequence[str], key: str, default: str | None = None, **more: object) -> str:
+    """Return the option that the reader chose, which the address has too. default: else the first."""
     index = options.index(default) if default in options else 0
     return str(st.selectbox(label, options, index=index, key=key, bind="query-params", **more))  # type: ignore[call-overload]  # any of its keywords
 
@@ -113,7 +125,8 @@ def choose_key(label: str, options: Mapping[str, str], key: str, **more: object)
     """
     _open_choice(options, key)
     chosen = str(st.selectbox(label, list(options), format_func=options.__getitem__, key=key, **more))  # type: ignore[call-overload]  # any of its keywords
-    return _keep_choice(chosen, next(iter(options)), key)
+    first = next(iter(options))
+    return _keep_choice(chosen, first, key)
 
 
 def choose_segment(label: str, options: Mapping[str, str], key: str) -> str:
@@ -134,7 +147,8 @@ def choose_keys(label: str, options: Mapping[str, str], key: str, default: Seque
     if key not in st.session_state:
         asked = [_find_key(options, one) for one in st.query_params.get_all(key)]
         st.session_state[key] = [one for one in asked if one is not None] or list(default)
-    chosen = [str(one) for one in st.multiselect(label, list(options), format_func=options.__getitem__, key=key)]
+    selected = st.multiselect(label, list(options), format_func=options.__getitem__, key=key)
+    chosen = [str(one) for one in selected]
     if chosen != list(default):
         st.query_params[key] = chosen
     elif key in st.query_params:
@@ -176,6 +190,7 @@ def choose_some(label: str, options: Sequence[str], key: str, default: Sequence[
 
 
 def choose_margin() -> float:
+    """Return the margin that the reader chose, a fraction."""
     points = st.number_input(
         "Margin, points",
         0.0,
@@ -199,15 +214,17 @@ def draw_tabs(parts: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
     """Draw titles beside each other, and the part of the open one alone. parts: title and part by the key that the address has."""
     titles = {key: title for key, (title, _) in parts.items()}
     if PART not in st.session_state:
-        st.session_state[_ASKED] = titles.get(_find_key(titles, st.query_params.get(PART, "")) or "")
+        asked_key = _find_key(titles, st.query_params.get(PART, ""))
+        st.session_state[_ASKED] = titles.get(asked_key or "")
     asked = st.session_state.get(_ASKED)
-    first = asked if asked in titles.values() else None
-    tabs = st.tabs([*titles.values()], default=first, key=PART, on_change="rerun")
-    for tab, (key, (_, part)) in zip(tabs, parts.items(), strict=True):
+    opened = asked if asked in titles.values() else None
+    tabs = st.tabs([*titles.values()], default=opened, key=PART, on_change="rerun")
+    first = next(iter(parts))
+    for tab, (key, (_, draw_part)) in zip(tabs, parts.items(), strict=True):
         if tab.open:
-            _keep_choice(key, next(iter(parts)), PART)
+            _keep_choice(key, first, PART)
             with tab:
-                part()
+                draw_part()
 
 
 # Regimes by name ------------------------------------------------------------------------------------------------------
@@ -226,10 +243,13 @@ def link_regimes(store: Store | None, names: Iterable[str]) -> dict[str, str]:
     if store is None:
         known = {info.name for info in list_regimes()}
     else:
-        known = {*store.infos(), *(name for name, regime in store.kinds().items() if regime in store.infos())}
+        installed = store.regimes_by_name()
+        variants = [name for name, regime in store.kinds_by_variant().items() if regime in installed]
+        known = {*installed, *variants}
     links: dict[str, str] = {}
     for name in names:
-        words = name.partition(", ")[0].split("-")
+        variant = name.partition(", ")[0]
+        words = variant.split("-")
         heads = ["-".join(words[:count]) for count in range(len(words), 0, -1)]
         found = next((head for head in heads if head in known), None)
         if found is not None:
@@ -251,8 +271,15 @@ def write_linked(text: str, links: Mapping[str, str], limit: int = 500) -> str:
     if not names:
         return shown
     longest_first = sorted(names, key=len, reverse=True)
-    alone = rf"(?<![\w\\-])(?:{'|'.join(map(re.escape, longest_first))})(?!\w|\\-\w)"
-    return re.sub(alone, lambda found: f"[{found[0]}]({names[found[0]]})", shown)
+    any_name = "|".join(map(re.escape, longest_first))
+    # not within a longer name, whose dashes are escaped
+    alone = rf"(?<![\w\\-])(?:{any_name})(?!\w|\\-\w)"
+
+    def link_name(found: re.Match[str]) -> str:
+        """Return a name that was found, as a link."""
+        return f"[{found[0]}]({names[found[0]]})"
+
+    return re.sub(alone, link_name, shown)
 
 
 # Text, tables, figures ------------------------------------------------------------------------------------------------
@@ -263,8 +290,10 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+!|~$:&-])")
 
 
 def escape_markdown(text: str, limit: int = 500) -> str:
-    """Others' text inside Markdown, never obeyed."""
-    return _MARKDOWN.sub(r"\\\1", _ADDRESS.sub("\\g<0>\u200b", visible(text, limit).replace("\n", " ")))
+    """Return others' text as it stands inside Markdown, never obeyed. limit: of its length."""
+    one_line = visible(text, limit).replace("\n", " ")
+    without_addresses = _ADDRESS.sub("\\g<0>\u200b", one_line)
+    return _MARKDOWN.sub(r"\\\1", without_addresses)
 
 
 # Of columns that several tables have, in the words of every page
@@ -295,11 +324,14 @@ _HEADS = {
 
 
 def draw_table(rows: pd.DataFrame, key: str, alt: str, columns: Mapping[str, Any] | None = None, **more: Any) -> None:
-    heads = {name: title for name, title in _HEADS.items() if name in rows.columns} | dict(columns or {})
+    """Draw a table. alt: what it shows, for readers who hear the page. columns: titles besides those of every page."""
+    heads: dict[str, Any] = {name: title for name, title in _HEADS.items() if name in rows.columns}
+    heads.update(columns or {})
     st.dataframe(rows, hide_index=True, key=key, alt=alt, placeholder="–", column_config=heads, **more)
 
 
 def number_column(title: str | None, form: str, help: str | None = None) -> Any:
+    """Return the declaration of a column of numbers. form: of `printf`, or one of Streamlit's by name."""
     return st.column_config.NumberColumn(title, format=form, help=help)
 
 
@@ -309,26 +341,35 @@ BEHIND = {"light": "#ffffff", "dark": "#171614"}
 
 
 def read_theme() -> str:
+    """Return `light` or `dark`."""
     return st.context.theme.type or "light"
 
 
 def draw_figure(figure: Figure, key: str, place: Any = st) -> None:
+    """Draw a figure in the colours of the page. place: a column of it, else below what is drawn."""
     width = "stretch" if figure["width"] == "container" else "content"
-    place.vega_lite_chart(spec=with_ink(figure, INK[read_theme()], GRID[read_theme()]), key=key, width=width)
+    theme = read_theme()
+    inked = with_ink(figure, INK[theme], GRID[theme])
+    place.vega_lite_chart(spec=inked, key=key, width=width)
 
 
 def draw_figures(figures: Sequence[Figure], key: str) -> None:
-    for i in range(0, len(figures), 2):
+    """Draw figures, two beside each other."""
+    for first in range(0, len(figures), 2):
         columns = [st] if len(figures) == 1 else st.columns(2)
-        for j, figure in enumerate(figures[i : i + 2]):
-            draw_figure(figure, f"{key}-{i + j}", columns[j])
+        of_line = figures[first : first + 2]
+        for place, figure in enumerate(of_line):
+            draw_figure(figure, f"{key}-{first + place}", columns[place])
 
 
 def draw_forests(forests: Sequence[Forest]) -> None:
-    st.html(fill_template("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS))
+    """Draw estimates and intervals as HTML, which a reader can search and hear."""
+    html = fill_template("panels.html.tmpl", forests=forests, COLOURS=COLOURS, SIGNS=SIGNS)
+    st.html(html)
 
 
 def offer_downloads(name: str, table: Callable[[], pd.DataFrame], figures: Sequence[Figure | Forest] = ()) -> None:
+    """Draw a menu of files to download. name: of the files. table, figures: what they hold, made when one is asked for."""
     offers: list[tuple[str, str, str, Callable[[], bytes]]] = [
         ("Table (CSV)", "csv", "text/csv", lambda: csv_text(table()))
     ]
@@ -339,10 +380,13 @@ def offer_downloads(name: str, table: Callable[[], pd.DataFrame], figures: Seque
         ]
     with st.popover("Download", icon=":material/download:"):
         for label, ending, mime, make in offers:
-            file, key = f"{name}.{ending}", f"download-{name}.{ending}"
-            st.download_button(label, make, file, mime, key=key, on_click="ignore", width="stretch")
+            file = f"{name}.{ending}"
+            st.download_button(label, make, file, mime, key=f"download-{file}", on_click="ignore", width="stretch")
 
 
 def csv_text(table: pd.DataFrame) -> bytes:
+    """Return a table as CSV, in which no text is a formula to a spreadsheet."""
     texts = table.select_dtypes(include=["object", "str"]).columns
-    return str(table.assign(**{c: table[c].map(harmless) for c in texts}).to_csv(index=False)).encode()
+    made_harmless = {column: table[column].map(harmless) for column in texts}
+    lines = table.assign(**made_harmless).to_csv(index=False)
+    return str(lines).encode()

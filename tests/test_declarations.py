@@ -112,7 +112,7 @@ import streamlit as st
 from leaderboard.page import Page
 
 def draw(store, suite):
-    st.write(f"{len(store.show(suite))} lines of {suite}")
+    st.write(f"{len(store.show_table(suite))} lines of {suite}")
 
 PAGE = Page("lines", "How many lines", ":material/tag:", "Counted.", draw, order=15, figures=False)
 """

@@ -53,12 +53,12 @@ from streamlit.testing.v1 import AppTest
 
 from leaderboard import RESULTS_VARIABLE, charts
 from leaderboard.data import open_store
-from leaderboard.frames import BEST, INTERVALS, SPREAD, opening, over_seeds, telling
+from leaderboard.frames import BEST, INTERVALS, SPREAD, choose_opening, list_telling, over_seeds
 from leaderboard.page import csv_text, escape_markdown, write_linked
 from leaderboard.report import export_report
 from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
-from leaderboard.views.curves import _areas
+from leaderboard.views.curves import _measure_areas
 from leaderboard.views.standing import _sorted
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
@@ -788,18 +788,18 @@ def test_zeros_that_say_something_keep_their_column() -> None:
     table = pd.DataFrame(
         {"regime": ["a", "b"], "group": "g", "task": "t", "best": True, "used": 0.0, "gain": 0.0, "GPU-s": 0.0}
     )
-    assert telling(table.assign(tie="", needed=np.nan)) == ["regime", "used", "gain"]
+    assert list_telling(table.assign(tie="", needed=np.nan)) == ["regime", "used", "gain"]
 
 
 def test_what_stands_across_panels_is_computed_from_their_seeds(stores: dict[str, Path]) -> None:
     store = open_store(stores["large"])
-    table = store.show(SUITE)
+    table = store.show_table(SUITE)
     with Snapshot(stores["large"]) as snapshot:
-        assert {m: store.across(SUITE, opening(table, m)) for m in set(table["metric"])} == make_heading(
-            snapshot, SUITE
-        ).across
-    some = replace(opening(table), groups=("pair-1", "pair-2"))
-    assert {a.tasks for a in store.across(SUITE, some)} == {4}
+        assert {
+            m: store.summarise_panels(SUITE, choose_opening(table, m)) for m in set(table["metric"])
+        } == make_heading(snapshot, SUITE).across
+    some = replace(choose_opening(table), groups=("pair-1", "pair-2"))
+    assert {a.tasks for a in store.summarise_panels(SUITE, some)} == {4}
 
 
 def test_questions_are_counted_once_with_one_measure_of_chance(stores: dict[str, Path]) -> None:
@@ -878,7 +878,7 @@ def test_means_are_over_what_has_finished_and_been_compared(half: Path) -> None:
         exchange._FLOWS,
         exchange._TOTALS,
     ):
-        frame = store.frame(sql, SUITE)
+        frame = store.query_frame(sql, SUITE)
         assert ("one", "prp") in {*zip(frame["group"], frame["regime"], strict=True)}
         assert ("two", "prp") not in {*zip(frame["group"], frame["regime"], strict=True)}
     assert "Mean of 1 of the 2 panels (which are left out is said in full above), avg@2</figcaption>" in html_of(
@@ -1039,7 +1039,7 @@ def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
                 (app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart"))[0].proto.spec
             )["description"]
             if suite == "kept":
-                shown = open_store(tmp_path).show(suite)
+                shown = open_store(tmp_path).show_table(suite)
                 here = shown.query("group == @group and regime == 'prp' and metric == @shown.metric[0]")
                 gains = dict(zip(here["policy"], here["gain"], strict=True))
                 assert all(f"{p}: {POINTS.text(gains[p])}" in pictures[suite, group] for p in groups[group])
@@ -1110,7 +1110,7 @@ def test_token_view_marks_common_edges_and_escapes() -> None:
 
 def test_an_area_under_a_curve_lies_within_0_and_100_percent() -> None:
     curves = pd.DataFrame({"seed": [1, 1, 2, 2], "steps": [0, 9, 0, 9], "y": [1.0, 1.0, 0.9, 0.9]})
-    (area,) = _areas(curves.assign(group="pair", regime="sgt")).itertuples()
+    (area,) = _measure_areas(curves.assign(group="pair", regime="sgt")).itertuples()
     assert area.interval == "31.5 to 100.0"
 
 

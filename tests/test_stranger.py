@@ -116,7 +116,7 @@ def test_the_first_screen_says_what_the_store_says(opened: tuple[str, Any], fold
     screenshot.settle(page)
     assert page.locator("table.kinds").bounding_box()["y"] < 450
     rows = page.locator("table.kinds tbody tr").all_inner_texts()
-    answers = importlib.import_module("leaderboard.data").open_store(folder).answers()
+    answers = importlib.import_module("leaderboard.data").open_store(folder).list_answers()
     assert len(rows) == len(answers)
     for row, kind in zip(rows, answers, strict=True):
         for answer in kind.answers:

@@ -29,14 +29,17 @@ def read_formulas() -> dict[str, str]:
     for place, following in zip(places, [*places[1:], None], strict=True):
         heading = _END.search(text, place.start())
         ends = [end.start() for end in (following, heading) if end is not None]
-        formulas[place["name"]] = _LINK.sub(r"\1", text[place.start() : min(ends, default=len(text))].strip())
+        end = min(ends, default=len(text))
+        formula = text[place.start() : end].strip()
+        formulas[place["name"]] = _LINK.sub(r"\1", formula)
     return formulas
 
 
 def read_citation() -> dict[str, str]:
     """Return the citation's title, version, year where it is known, and authors."""
     cited = yaml.safe_load((FOLDER / "CITATION.cff").read_text("utf-8"))
-    names = [author.get("name") or f"{author['given-names']} {author['family-names']}" for author in cited["authors"]]
+    authors = cited["authors"]
+    names = [author.get("name") or f"{author['given-names']} {author['family-names']}" for author in authors]
     released = str(cited.get("date-released", ""))
     return {
         "title": cited["title"],

@@ -6,6 +6,5 @@ from pkgutil import iter_modules
 from leaderboard.page import Page
 
 _MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-PAGES: tuple[Page, ...] = tuple(
-    sorted((m.PAGE for m in _MODULES if hasattr(m, "PAGE")), key=lambda page: (page.order, page.slug))
-)
+_DECLARED: list[Page] = [module.PAGE for module in _MODULES if hasattr(module, "PAGE")]
+PAGES: tuple[Page, ...] = tuple(sorted(_DECLARED, key=lambda page: (page.order, page.slug)))

@@ -108,12 +108,12 @@ _PER_PAGE, _REPEATS, _TOKENS, _DOWNLOAD = 5, 2, 400, 2000
 
 def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
-        group = choose_one("Group", store.groups(suite), "group", width=190)
-        cells = store.frame(_CELLS, suite, group)
+        group = choose_one("Group", store.list_groups(suite), "group", width=190)
+        cells = store.query_frame(_CELLS, suite, group)
         if cells.empty:
             show_empty("No cell of this group has been evaluated yet.", "harness status")
             return
-        regimes = [r for r in store.regimes(suite) if r in set(cells["regime"])]
+        regimes = [r for r in store.list_regimes(suite) if r in set(cells["regime"])]
         baseline = cells["baseline"].iloc[0]
         alone = cells["regime_type"].isin(cells["regime_type"][cells["regime"] == baseline])
         shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
@@ -138,10 +138,10 @@ def draw(store: Store, suite: str) -> None:
 
 def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
     with st.container(horizontal=True, gap="small"):
-        metrics = store.frame(_METRICS, suite, pair[ours])
+        metrics = store.query_frame(_METRICS, suite, pair[ours])
         metric = choose_one("Decoding", list(metrics["metric"]), "decoding", width=130)
         place = (suite, pair[ours], pair[theirs], metric)
-        solved = store.frame(_SOLVED, *place)
+        solved = store.query_frame(_SOLVED, *place)
         show = choose_key("Show", _list_shows(solved), "show", width=250)
         page = int(st.number_input("Page", 1, 100_000, key="page", bind="query-params", width=120))
     chosen = solved[_SELECT[show](solved)]
@@ -160,7 +160,7 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
     if not shown:
         show_empty("No question for this choice.")
         return
-    rows = store.frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
+    rows = store.query_frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
         sides = {name: pair[name] for name in (theirs, ours)}
         links = link_regimes(store, sides)
@@ -168,13 +168,13 @@ def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, 
         st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, links=links, repeats=repeats))
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
-    offer_downloads(f"answers-{pair[ours]}", lambda: store.frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
+    offer_downloads(f"answers-{pair[ours]}", lambda: store.query_frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
 
 
 def _draw_labels(store: Store, suite: str, cells: Mapping[str, Sequence[str]], ours: str, theirs: str) -> None:
     """Draw the accuracy of both regimes on the questions of each label, e.g. of each level. cells: by regime, those of the seeds
     that both have."""
-    rows = store.frame(_BY_LABEL, suite, tuple(cells[ours]), tuple(cells[theirs]))
+    rows = store.query_frame(_BY_LABEL, suite, tuple(cells[ours]), tuple(cells[theirs]))
     if rows.empty:
         show_empty("The questions of this suite's tasks carry no labels.")
         return
@@ -217,7 +217,7 @@ def _draw_what_was_kept(store: Store, suite: str, solved: pd.DataFrame) -> None:
 
 
 def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
-    traces = store.frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
+    traces = store.query_frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
     if traces.empty:
         show_empty(
             f"No exchanged answer of {escape_markdown(regime)} was kept in full: its regime exchanges no text, nothing arrived, "
@@ -228,7 +228,7 @@ def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
     chosen = st.selectbox(
         "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
     )
-    row = store.frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
+    row = store.query_frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
     st.html(fill_template("trace.html.tmpl", row=row))
     draw_regime_links(store, [regime])
     st.markdown(

@@ -26,18 +26,24 @@ from leaderboard.page import (
 
 # Of the address: the cell's key. Of the session: the key that was opened last
 _KEY, _OPENED = "cell", "opened cell"
+_COSTS = (
+    "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
+    "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC"
+)
 
 
 def draw(store: Store, suite: str) -> None:
-    cells = store.frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
-    cells = cells.assign(seed=cells["seed"].astype("Int64").map(str))  # whole numbers beside one that is missing
+    """Draw the page of the cell that the reader chooses by group, regime and seed, or that the address names."""
+    cells = store.query_frame("SELECT * FROM current_cells WHERE suite = ? AND kind = 'cell' ORDER BY seed", suite)
+    seeds = cells["seed"].astype("Int64")  # whole numbers beside one that is missing
+    cells = cells.assign(seed=seeds.map(str))
     _open_asked(cells)
     with st.container(horizontal=True, gap="small"):
-        group = choose_one("Group", store.groups(suite), "group", width=220)
+        group = choose_one("Group", store.list_groups(suite), "group", width=220)
         cells = cells[cells["group_name"] == group]
-        regime = choose_one(
-            "Regime", [r for r in store.regimes(suite) if r in set(cells["regime"])], "regime", width=220
-        )
+        present = set(cells["regime"])
+        regimes = [regime for regime in store.list_regimes(suite) if regime in present]
+        regime = choose_one("Regime", regimes, "regime", width=220)
         cells = cells[cells["regime"] == regime]
         seed = choose_one("Seed", list(dict.fromkeys(cells["seed"])), "seed", width=120)
     about = cells[cells["seed"] == seed].iloc[0]
@@ -46,8 +52,8 @@ def draw(store: Store, suite: str) -> None:
     draw_regime_links(store, [regime])
     draw_tabs(
         {
-            "training": ("Training", lambda: _training(store, about)),
-            "provenance": ("Provenance", lambda: _provenance(about)),
+            "training": ("Training", lambda: _draw_training(store, about)),
+            "provenance": ("Provenance", lambda: _draw_provenance(about)),
         }
     )
 
@@ -65,7 +71,8 @@ def _open_asked(cells: pd.DataFrame) -> None:
 
 
 def _draw_state(store: Store, about: pd.Series[Any]) -> None:
-    scores = store.frame(
+    """Draw how far the cell is, its policies' accuracies, and why it failed where it did."""
+    scores = store.query_frame(
         "SELECT policy, task, metric, repeats, accuracy, error FROM scores WHERE suite = ? AND cell = ? ORDER BY ALL",
         about["suite"],
         about["cell"],
@@ -74,15 +81,18 @@ def _draw_state(store: Store, about: pd.Series[Any]) -> None:
         st.metric("State", about["state"], help=escape_markdown(about["reason"]) or None)
         for row in scores.itertuples():
             metric = f"avg@{row.repeats}" if row.metric == "sampled" else row.metric
-            error = f"± {100 * row.error:.1f} (standard error over questions)" if row.error == row.error else None
+            known = row.error == row.error  # NaN is unequal to itself
+            error = f"± {100 * row.error:.1f} (standard error over questions)" if known else None
             label = f"{escape_markdown(row.policy)}, {escape_markdown(row.task)}, {metric}"
-            st.metric(label, f"{PERCENT.text(row.accuracy)} %", help=error)
+            accuracy = PERCENT.text(row.accuracy)
+            st.metric(label, f"{accuracy} %", help=error)
     if about["reason"]:
         st.warning(escape_markdown(about["reason"], 2000), icon=":material/error:")
 
 
-def _training(store: Store, about: pd.Series[Any]) -> None:
-    steps = store.frame(
+def _draw_training(store: Store, about: pd.Series[Any]) -> None:
+    """Draw what each step measured, policy by policy, and what the cell cost."""
+    steps = store.query_frame(
         "SELECT * EXCLUDE (suite, cell) FROM steps WHERE suite = ? AND cell = ? ORDER BY policy, step",
         about["suite"],
         about["cell"],
@@ -90,33 +100,53 @@ def _training(store: Store, about: pd.Series[Any]) -> None:
     if steps.empty:
         show_empty("This cell has not finished a step yet.", "harness status")
         return
-    figures = list[charts.Figure]()
-    for title, unit, values in (
-        ("Share of right answers", "share", steps["right"] / (steps["right"] + steps["wrong"])),
-        ("Length of the answers", "tokens", steps["answer_tokens_mean"]),
-        ("Entropy", "nats per token", steps["entropy"]),
-        ("Gradient norm", "norm", steps["gradient_norm"]),
-    ):
-        rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values})
-        if len(known := rows.dropna()):
-            order = list(dict.fromkeys(steps["policy"]))
-            shown = () if figures else order
-            figures.append(charts.draw_lines(known, title, "step", unit, order, panel=265, shown=shown, named=False))
-    costs = store.frame(
-        "SELECT CASE policy WHEN '' THEN 'shared' ELSE policy END AS policy, phase, sum(cpu_seconds) AS value FROM spent "
-        "WHERE suite = ? AND cell = ? GROUP BY ALL HAVING sum(cpu_seconds) > 0 ORDER BY 1, 3 DESC",
-        about["suite"],
-        about["cell"],
-    )
+    figures = _chart_steps(steps)
+    costs = store.query_frame(_COSTS, about["suite"], about["cell"])
     if len(costs):
-        figures.append(
-            charts.draw_bars(costs, "Cost by phase", "CPU-seconds, repeated work included", "policy", "phase")
-        )
+        unit = "CPU-seconds, repeated work included"
+        figures.append(charts.draw_bars(costs, "Cost by phase", unit, "policy", "phase"))
     draw_figures(figures, "training")
     offer_downloads(f"cell-{about['cell']}", lambda: steps, figures)
 
 
-def _provenance(about: pd.Series[Any]) -> None:
+def _chart_steps(steps: pd.DataFrame) -> list[charts.Figure]:
+    """Return a figure over steps of each measure that the cell has, a line for each policy."""
+    order = list(dict.fromkeys(steps["policy"]))
+    right_share = steps["right"] / (steps["right"] + steps["wrong"])
+    measures = (
+        ("Share of right answers", "share", right_share),
+        ("Length of the answers", "tokens", steps["answer_tokens_mean"]),
+        ("Entropy", "nats per token", steps["entropy"]),
+        ("Gradient norm", "norm", steps["gradient_norm"]),
+    )
+    figures = list[charts.Figure]()
+    for title, unit, values in measures:
+        # one cell is no sample: a line without intervals
+        rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values})
+        known = rows.dropna()
+        if len(known):
+            shown = () if figures else order
+            figure = charts.draw_lines(known, title, "step", unit, order, panel=265, shown=shown, named=False)
+            figures.append(figure)
+    return figures
+
+
+def _draw_provenance(about: pd.Series[Any]) -> None:
+    """Draw where the cell comes from and what it ran on, and its configuration with all defaults."""
+    facts = _list_provenance(about)
+    values = [visible(str(value), 300) for value in facts.values()]
+    rows = pd.DataFrame({"what": list(facts), "value": values})
+    draw_table(rows, "provenance", "Provenance of the cell", height="content")
+    st.caption("Resolved configuration")
+    st.json(json.loads(about["config"]), expanded=1)
+    offer_downloads(f"provenance-{about['cell']}", lambda: rows)
+
+
+def _list_provenance(about: pd.Series[Any]) -> dict[str, object]:
+    """Return the lines of the table of provenance by their names. about: the cell's row."""
+    changes = " with local changes" if about["dirty"] else ""
+    machine = json.loads(about["machine"])
+    packages = json.loads(about["packages"])
     facts = {
         "cell": about["cell"],
         "origin": about["origin"] or "this results folder",
@@ -128,16 +158,12 @@ def _provenance(about: pd.Series[Any]) -> None:
         "started": about["started"],
         "finished": about["finished"],
         "code": about["code_version"],
-        "commit": f"{about['commit_hash']}{' with local changes' if about['dirty'] else ''}",
+        "commit": f"{about['commit_hash']}{changes}",
         "python": about["python"],
-        **{f"machine: {k}": v for k, v in json.loads(about["machine"]).items()},
-        **{f"package {k}": v for k, v in json.loads(about["packages"]).items()},
     }
-    rows = pd.DataFrame({"what": list(facts), "value": [visible(str(v), 300) for v in facts.values()]})
-    draw_table(rows, "provenance", "Provenance of the cell", height="content")
-    st.caption("Resolved configuration")
-    st.json(json.loads(about["config"]), expanded=1)
-    offer_downloads(f"provenance-{about['cell']}", lambda: rows)
+    facts |= {f"machine: {name}": value for name, value in machine.items()}
+    facts |= {f"package {name}": version for name, version in packages.items()}
+    return facts
 
 
 PAGE = Page(

@@ -74,14 +74,14 @@ _EVERY_TASK = "all"
 
 
 def draw(store: Store, suite: str) -> None:
-    metrics = list(
-        store.frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)["metric"]
-    )
-    kinds = {**{metric: f"{HELD_OUT}, {metric}" for metric in metrics}, _OF_REWARD: REWARD}
+    """Draw the page: learning curves of the chosen regimes, and the area under each."""
+    measured = store.query_frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)
+    kinds = {metric: f"{HELD_OUT}, {metric}" for metric in measured["metric"]}
+    kinds[_OF_REWARD] = REWARD
     with st.container(horizontal=True, gap="small"):
         curve = choose_key("Curve", kinds, "curve", width=260)
         axis = choose_one("Against", list(AXES), "against", width=140)
-        mixed = store.frame("SELECT DISTINCT task FROM task_steps WHERE suite = ? ORDER BY task", suite)["task"]
+        mixed = store.query_frame("SELECT DISTINCT task FROM task_steps WHERE suite = ? ORDER BY task", suite)["task"]
         task = choose_one("Task", [_EVERY_TASK, *mixed], "task", width=220) if len(mixed) else _EVERY_TASK
     rows = _read_points(store, suite, curve, task)
     if rows["done"].any():
@@ -90,25 +90,24 @@ def draw(store: Store, suite: str) -> None:
         words = "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured."
         show_unfinished(store, suite, words)
         return
+    with_points, of_rows = set(rows["group"]), set(rows["regime"])
+    everyone = [regime for regime in store.list_regimes(suite) if regime in of_rows]
     with st.container(horizontal=True, gap="small"):
-        groups = choose_some("Groups", [g for g in store.groups(suite) if g in set(rows["group"])], "group")
+        groups = [group for group in store.list_groups(suite) if group in with_points]
+        groups = choose_some("Groups", groups, "group")
         policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
-        everyone = [r for r in store.regimes(suite) if r in set(rows["regime"])]
-        regimes = choose_some("Regimes (none: all)", everyone, "regime", store.choose_two(suite, everyone))
-    rows = rows[rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)]
+        two = store.choose_two(suite, everyone)
+        regimes = choose_some("Regimes (none: all)", everyone, "regime", two)
+    chosen = rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)
+    rows = rows[chosen]
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if curve != _OF_REWARD else "share of right answers, %"
-    figures = [
-        charts.draw_lines(
-            points[points["group"] == group],
-            f"{group}: {kinds[curve]}",
-            AXES[axis],
-            y_title,
-            everyone,
-            shown=regimes if group == groups[0] else (),
-        )
-        for group in groups
-    ]
+    figures = list[charts.Figure]()
+    for group in groups:
+        of_group = points[points["group"] == group]
+        title = f"{group}: {kinds[curve]}"
+        named = () if figures else regimes  # the first figure has the legend of all
+        figures.append(charts.draw_lines(of_group, title, AXES[axis], y_title, everyone, shown=named))
     draw_figures(figures, "curve")
     st.caption(
         "Lines: mean over seeds (and over the chosen policies), named below the first figure. Bands of one or two regimes, or bars "
@@ -123,7 +122,7 @@ def draw(store: Store, suite: str) -> None:
         "area": number_column("Mean accuracy over training, %", "%.1f"),
         "interval": "95 % interval",
     }
-    draw_table(_areas(rows), "areas", "Area under the learning curve by regime", titles)
+    draw_table(_measure_areas(rows), "areas", "Area under the learning curve by regime", titles)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
 
 
@@ -134,16 +133,21 @@ def _read_points(store: Store, suite: str, curve: str, task: str) -> pd.DataFram
         sql, of = (_REWARD if curve == _OF_REWARD else _HELD_OUT), curve
     else:
         sql, of = (_REWARD_OF_TASK if curve == _OF_REWARD else _HELD_OUT_OF_TASK), task
-    return store.frame(sql, suite, of).dropna(subset=["y"])
+    return store.query_frame(sql, suite, of).dropna(subset=["y"])
 
 
-def _areas(rows: pd.DataFrame) -> pd.DataFrame:
+def _measure_areas(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return each regime's mean height of its curves over training, in percent, with its interval over seeds."""
     curves = rows.groupby(["group", "regime", "seed", "steps"], as_index=False, sort=False)["y"].mean()
     lines = []
     for (group, regime), part in curves.groupby(["group", "regime"], sort=False):
-        areas = [float(area_under_curve(s["steps"].to_numpy(), s["y"].to_numpy())) for _, s in part.groupby("seed")]
+        areas = []
+        for _, of_seed in part.groupby("seed"):
+            steps, heights = of_seed["steps"].to_numpy(), of_seed["y"].to_numpy()
+            areas.append(float(area_under_curve(steps, heights)))
         mean = mean_interval(areas)
-        interval = PERCENT.interval(to_bounds(mean, within=(0.0, 1.0)), "{} to {}")
+        bounds = to_bounds(mean, within=(0.0, 1.0))
+        interval = PERCENT.interval(bounds, "{} to {}")
         lines.append((group, regime, 100 * float(mean.mean), interval, len(areas)))
     frame = pd.DataFrame(lines, columns=["group", "regime", "area", "interval", "seeds"])
     return frame.sort_values(["group", "area"], ascending=[True, False])

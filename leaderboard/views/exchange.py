@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics.comparison import INCONCLUSIVE
-from harness.store.by_task import read_task_help, read_task_rewards
+from harness.store.by_task import TaskHelp, TaskReward, read_task_help, read_task_rewards
 from harness.store.statistic import POINTS
 from harness.store.table import MEAN
 from leaderboard import charts
@@ -56,24 +56,28 @@ _RESIDUALS = {
 
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
-    flows = store.frame(_FLOWS, suite)
-    totals = store.frame(_TOTALS, suite)
+    flows = store.query_frame(_FLOWS, suite)
+    totals = store.query_frame(_TOTALS, suite)
     sharing = totals[totals["received"] > 0]
     if flows.empty and sharing.empty:
         show_empty("Nothing was exchanged in this suite: none of its finished regimes shares anything.")
         return
-    places = pd.concat([flows[["group", "regime"]], sharing[["group", "regime"]]])
+    of_both = ["group", "regime"]
+    places = pd.concat([flows[of_both], sharing[of_both]])
     with st.container(horizontal=True, gap="small"):
-        group = choose_one("Group", [g for g in store.groups(suite) if g in set(places["group"])], "group", width=220)
-        order = [r for r in store.regimes(suite) if r in set(places.loc[places["group"] == group, "regime"])]
-        gains = _select_gains(store.show(suite), group)
+        with_exchange = set(places["group"])
+        groups = [group for group in store.list_groups(suite) if group in with_exchange]
+        group = choose_one("Group", groups, "group", width=220)
+        of_group = set(places.loc[places["group"] == group, "regime"])
+        order = [regime for regime in store.list_regimes(suite) if regime in of_group]
+        gains = _select_gains(store.show_table(suite), group)
         best = gains.groupby("variant")["gain"].mean().reindex(order)
         default = str(best.idxmax()) if best.notna().any() else order[0]
         regime = choose_one("Regime", ["all", *order], "regime", default, width=220)
     chosen = order if regime == "all" else [regime]
-    part = flows[(flows["group"] == group) & flows["regime"].isin(chosen)]
-    totals = totals[(totals["group"] == group) & totals["regime"].isin(chosen)]
-    figures = [_network(name, part, totals, gains) for name in chosen]
+    part = _select_rows(flows, group, chosen)
+    totals = _select_rows(totals, group, chosen)
+    figures = [_chart_network(name, part, totals, gains) for name in chosen]
     draw_figures(figures, "network")
     st.caption(
         "An arrow: what one policy sent to another over all seeds, and how many answers of it gave a gradient (one that was sent "
@@ -88,12 +92,19 @@ def draw(store: Store, suite: str) -> None:
         )
     else:
         _draw_totals(part, totals)
-        figures.append(_chart_fates(part, group, order))
-        draw_figures(figures[len(chosen) :], "flows")
+        fates = _chart_fates(part, group, order)
+        figures.append(fates)
+        draw_figures([fates], "flows")
         _draw_residuals(part)
     _draw_all_wrong(totals.drop(columns=["group"]))
     _draw_tasks(store, suite, group, chosen)
     offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
+
+
+def _select_rows(rows: pd.DataFrame, group: str, regimes: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of a group's regimes."""
+    here = (rows["group"] == group) & rows["regime"].isin(regimes)
+    return rows[here]
 
 
 def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> charts.Figure:
@@ -112,20 +123,37 @@ def _select_gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
     if rows.empty:
         return rows
     first = rows.iloc[0]
-    return rows[(rows["metric"] == first["metric"]) & (rows["task"] == first["task"])]
+    alike = (rows["metric"] == first["metric"]) & (rows["task"] == first["task"])
+    return rows[alike]
 
 
-def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
+def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
+    """Return the figure of who helps whom under a regime.
+
+    flows: what was sent, by author and receiver; none where results did not keep it. totals: what each policy received. gains: rows
+    of the policies' gains.
+    """
     totals = totals[totals["regime"] == regime].set_index("policy")
     own = gains[gains["variant"] == regime].drop_duplicates("policy").set_index("policy")
     sent = flows[flows["regime"] == regime].groupby(["author", "receiver"])[["records", "used"]].sum()
-    names = list(dict.fromkeys([*totals.index, *sent.index.get_level_values("author")]))  # of a replay others too
+    authors = sent.index.get_level_values("author")  # of a replay others than the policies too
+    names = list(dict.fromkeys([*totals.index, *authors]))
     nodes = pd.DataFrame({"name": names}).assign(gain="", verdict=INCONCLUSIVE)
-    for i, policy in enumerate(names):
+    for place, policy in enumerate(names):
         if policy in own.index and pd.notna(own.loc[policy, "gain"]):
             verdict = own.loc[policy, "verdict"]
-            nodes.loc[i, ["gain", "verdict"]] = f"{POINTS.text(own.loc[policy, 'gain'])} {SIGNS[verdict]}", verdict
-    edges, verb = [], "received" if sent.empty else "sent"
+            gain = POINTS.text(own.loc[policy, "gain"])
+            nodes.loc[place, ["gain", "verdict"]] = f"{gain} {SIGNS[verdict]}", verdict
+    if sent.empty and len(totals) > 2:
+        nodes["gain"] += "\n" + pd.Series(_tell_received(totals))
+    edges = _list_edges(names, sent, totals)
+    return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+
+
+def _list_edges(names: Sequence[str], sent: pd.DataFrame, totals: pd.DataFrame) -> list[dict[str, object]]:
+    """Return an arrow for each author and receiver. sent: answers and used ones by author and receiver; totals: by policy."""
+    verb = "received" if sent.empty else "sent"
+    edges: list[dict[str, object]] = []
     for author, receiver in permutations(names, 2):
         if (author, receiver) in sent.index:
             records, used = sent.loc[(author, receiver), ["records", "used"]]
@@ -137,32 +165,39 @@ def _network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.D
             continue
         label = f"{records:,.0f} {verb}, {used:,.0f} used" if records > 0 else ""
         edges.append({"author": author, "receiver": receiver, "used": used, "label": label})
-    if sent.empty and len(totals) > 2:
-        counts = zip(totals["received"], totals["used"], strict=True)
-        told = [
-            f"{received:,.0f} received, {used:,.0f} used" if received else "nothing received"
-            for received, used in counts
-        ]
-        nodes["gain"] += "\n" + pd.Series(told)
-    return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+    return edges
+
+
+def _tell_received(totals: pd.DataFrame) -> list[str]:
+    """Say of each policy what it received, from whomever, and what of it was used."""
+    told = []
+    for received, used in zip(totals["received"], totals["used"], strict=True):
+        told.append(f"{received:,.0f} received, {used:,.0f} used" if received else "nothing received")
+    return told
 
 
 def _draw_totals(flows: pd.DataFrame, totals: pd.DataFrame) -> None:
-    total, size = flows["records"].sum(), float(flows["bytes"].sum())
+    """Draw how much was sent, let in and used. totals: of the policies, where an answer that arrives several times counts once."""
+    total = flows["records"].sum()
+    accepted = flows.loc[flows["accepted"], "records"].sum()
+    used = totals["used"].sum()
+    size = float(flows["bytes"].sum())
     power = min(4, int(math.log10(max(size, 1.0))) // 3)
+    unit = ("B", "kB", "MB", "GB", "TB")[power]
     help = "Peers' answers of which a token had a nonzero gradient; one that arrived several times counts once."
     with st.container(horizontal=True):
         st.metric("Messages", f"{total:,.0f}")
-        st.metric("Accepted", f"{flows.loc[flows['accepted'], 'records'].sum() / total:.2%}" if total else "–")
-        st.metric("Gave a gradient", f"{totals['used'].sum():,.0f}", help=help)
-        st.metric("Sent", f"{size / 1000**power:,.0f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}")
+        st.metric("Accepted", f"{accepted / total:.2%}" if total else "–")
+        st.metric("Gave a gradient", f"{used:,.0f}", help=help)
+        st.metric("Sent", f"{size / 1000**power:,.0f} {unit}")
 
 
 def _draw_all_wrong(prompts: pd.DataFrame) -> None:
     """Draw on how many prompts all own answers were wrong, and how many of these a peer solved."""
     st.header("All-wrong prompts")
     st.caption("All wrong: prompts on which all own answers were wrong. Peer-solved: those of them that a peer solved.")
-    prompts = prompts.assign(share=prompts["peer_solved"] / prompts["all_wrong"].where(prompts["all_wrong"] > 0))
+    all_wrong = prompts["all_wrong"].where(prompts["all_wrong"] > 0)  # of none there is no share
+    prompts = prompts.assign(share=prompts["peer_solved"] / all_wrong)
     titles = {"group": "Group", "received": "Peer answers received", "used": "Peer answers used"}
     titles |= {"share": number_column("Peer-solved, share", "percent")}
     draw_table(prompts, "all-wrong", "All-wrong and peer-solved prompts by regime and policy", titles)
@@ -170,36 +205,40 @@ def _draw_all_wrong(prompts: pd.DataFrame) -> None:
 
 def _draw_tasks(store: Store, suite: str, group: str, regimes: Sequence[str]) -> None:
     """Draw, of mixed training, who helps whom on which task, and each policy's rewards by task; nothing of suites with one task."""
-    rewards = [one for one in read_task_rewards(store.snapshot, suite) if one.group == group and one.regime in regimes]
+    every_reward = read_task_rewards(store.snapshot, suite)
+    rewards = [one for one in every_reward if one.group == group and one.regime in regimes]
     if not rewards:
         return
     st.header("Who helps whom on what")
-    helped = pd.DataFrame(
-        [
-            {
-                "regime": one.regime,
-                "author": one.author,
-                "receiver": one.receiver,
-                "task": one.task,
-                "received": one.received,
-                "right": one.right / one.received,
-                "used": one.used,
-            }
-            for one in read_task_help(store.snapshot, suite)
-            if one.group == group and one.regime in regimes
-        ]
-    )
-    if helped.empty:
+    every_help = read_task_help(store.snapshot, suite)
+    _draw_help([one for one in every_help if one.group == group and one.regime in regimes])
+    _draw_rewards(rewards)
+
+
+def _draw_help(helped: Sequence[TaskHelp]) -> None:
+    """Draw, by task, how many of an author's answers each receiver got, were right and were used."""
+    if not helped:
         st.caption("Nobody was sent an answer here.")
-    else:
-        titles = {
-            "task": "Task",
-            "received": "Answers received",
-            "right": number_column("Of these right", "percent"),
-            "used": number_column("Answers used", "%d", "Answers of which a token had a nonzero gradient."),
-        }
-        draw_table(helped, "help-by-task", "Answers received and used by author, receiver and task", titles)
-    by_task = pd.DataFrame([msgspec.structs.asdict(one) for one in rewards]).drop(columns=["group"])
+        return
+    rows = []
+    for one in helped:
+        who = {"regime": one.regime, "author": one.author, "receiver": one.receiver, "task": one.task}
+        right = one.right / one.received
+        rows.append({**who, "received": one.received, "right": right, "used": one.used})
+    titles = {
+        "task": "Task",
+        "received": "Answers received",
+        "right": number_column("Of these right", "percent"),
+        "used": number_column("Answers used", "%d", "Answers of which a token had a nonzero gradient."),
+    }
+    alt = "Answers received and used by author, receiver and task"
+    draw_table(pd.DataFrame(rows), "help-by-task", alt, titles)
+
+
+def _draw_rewards(rewards: Sequence[TaskReward]) -> None:
+    """Draw each policy's right answers by task, in training and held out."""
+    rows = [msgspec.structs.asdict(one) for one in rewards]
+    by_task = pd.DataFrame(rows).drop(columns=["group"])
     percent = {
         "first": "Right, first fifth",
         "last": "Right, last fifth",
@@ -217,16 +256,22 @@ def _draw_tasks(store: Store, suite: str, group: str, regimes: Sequence[str]) ->
 
 
 def _draw_residuals(chosen: pd.DataFrame) -> None:
+    """Draw how much text changes on its way from one tokenizer to another: means over messages, by author and receiver."""
     st.header("Residuals of carrying text between tokenizers")
     names = {f"residual_{name}": name for name in _RESIDUALS}
-    known = chosen[chosen["accepted"]].dropna(subset=[*names], how="all")
+    columns = [*names]
+    known = chosen[chosen["accepted"]].dropna(subset=columns, how="all")
     if known.empty:
         st.caption("No text travelled here.")
         return
-    weights = known[[*names]].notna().mul(known["records"], axis=0).assign(records=known["records"])
+    # a row is of many messages, and each residual of those of them that have it
+    records = known["records"]
+    weights = known[columns].notna().mul(records, axis=0)
+    weighted = known[columns] * weights
     places = [known["author"], known["receiver"]]
-    sums, sizes = (part.groupby(places, sort=False).sum() for part in (known[[*names]] * weights[[*names]], weights))
-    means = sums.div(sizes[[*names]]).rename(columns=names).assign(records=sizes["records"])
+    sums = weighted.groupby(places, sort=False).sum()
+    sizes = weights.assign(records=records).groupby(places, sort=False).sum()
+    means = sums.div(sizes[columns]).rename(columns=names).assign(records=sizes["records"])
     titles = {name: number_column(None, "%.3g", help) for name, help in _RESIDUALS.items()}
     draw_table(means.reset_index(), "residuals", "Mean residuals by author and receiver", titles)
 

@@ -65,7 +65,7 @@ class _Chosen(NamedTuple):
 
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
-    seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in store.seeds(suite)])
+    seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in store.list_seeds(suite)])
     regimes = list(dict.fromkeys(seeds["regime"])) if len(seeds) else []
     if len(regimes) < 2:
         show_unfinished(store, suite, "Two regimes must have finished before they can be compared.")
@@ -78,7 +78,7 @@ def draw(store: Store, suite: str) -> None:
     if wide.empty:
         show_empty("These two have no group and seed in common yet.")
         return
-    rows = [row for row in store.seeds(suite) if row.metric == chosen.metric]
+    rows = [row for row in store.list_seeds(suite) if row.metric == chosen.metric]
     compared = compare_pair(rows, chosen.ours, chosen.theirs, chosen.margin)
     pairs = [pair for pair in compared if pair.task == chosen.task]
     variants = {row.regime: row.variant for row in rows}
@@ -164,7 +164,7 @@ def _compare_questions(
     store: Store, suite: str, variants: dict[str, str], metric: str, task: str
 ) -> pd.DataFrame | None:
     kind = "sampled" if metric.startswith("avg@") else metric
-    frame = store.frame(_QUESTIONS, suite, *variants.values(), kind, task)
+    frame = store.query_frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]
     wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean").reindex(
         columns=[*variants.values()]

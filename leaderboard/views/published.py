@@ -102,14 +102,16 @@ def _percent(paper: Publication, row: PublishedRow) -> float:
 
 
 def _draw_ours(store: Store, suite: str) -> None:
-    models = store.frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)["model"]
+    models = store.query_frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)[
+        "model"
+    ]
     if any(model.startswith("micro/") for model in models):
         st.caption(
             f"The suite {escape_markdown(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a "
             "control of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
         )
         return
-    table = store.show(suite)
+    table = store.show_table(suite)
     table = table[(table["policy"] == MEAN) & table["gain"].notna()]
     if table.empty:
         st.caption(f"No regime of the suite {escape_markdown(suite)} has finished beside its baseline.")

@@ -20,7 +20,7 @@ from harness.store.statistic import PERCENT, Statistic, select_columns
 from harness.store.table import MEAN
 from leaderboard.charts import LEGEND, Forest, fill_template
 from leaderboard.data import Store
-from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, readable, telling
+from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, list_telling, make_readable
 from leaderboard.page import (
     Page,
     choose_key,
@@ -51,7 +51,7 @@ _SHOWN = 2
 
 def draw(store: Store, suite: str) -> None:
     st.header(escape_markdown(suite), anchor="suite")
-    table = store.show(suite, MARGIN)
+    table = store.show_table(suite, MARGIN)
     if table.empty:
         show_unfinished(store, suite, "No cell of this suite has finished.")
         return
@@ -69,28 +69,28 @@ def draw(store: Store, suite: str) -> None:
         groups, tasks = choose_some("Groups", groups, "group"), choose_some("Benchmarks", tasks, "task")
 
     choice = ShownChoice(metric, policy, tuple(groups), tuple(tasks))
-    table = store.show(suite, margin)
-    rows = choice.table(table)
-    said = None if rows.empty else store.answer(suite, choice, margin)
+    table = store.show_table(suite, margin)
+    rows = choice.select_rows(table)
+    said = None if rows.empty else store.answer_choice(suite, choice, margin)
     if said is None:
         show_empty("Nothing has finished for this choice. A group of one policy has no mean: choose its policy.")
         return
     with top:
-        links = link_regimes(store, store.regimes(suite))
-        _draw_answer(said, store.rate(suite), links)
+        links = link_regimes(store, store.list_regimes(suite))
+        _draw_answer(said, store.find_rate(suite), links)
     order = _sorted(sort, said, rows, measure)
-    panels = store.panels(suite, choice, margin, measure, tuple(order))
+    panels = store.make_panels(suite, choice, margin, measure, tuple(order))
     forests = [replace(panel, links=links) for panel in panels]
-    starts = [m for m in store.stages(suite) if m.metric == metric and m.group in groups and m.task in tasks]
+    starts = [m for m in store.list_moments(suite) if m.metric == metric and m.group in groups and m.task in tasks]
     parts: dict[str, tuple[str, Callable[[], None]]] = {
         "figures": ("Figures", lambda: _draw_forests(forests)),
-        "table": ("Table", lambda: _draw_table(readable(rows, order, margin))),
+        "table": ("Table", lambda: _draw_table(make_readable(rows, order, margin))),
     }
-    paced = [row for row in choose_rows(store.rows(suite, margin)) if row.group in groups and row.task in tasks]
+    paced = [row for row in choose_rows(store.list_rows(suite, margin)) if row.group in groups and row.task in tasks]
     if any(row.pace_curve or row.equal_cost_baseline for row in paced):
         parts["pace"] = ("Pace and end", lambda: _draw_pace(paced))
     if len(forests) > 1:
-        parts["across"] = ("Across all panels", lambda: _draw_across(store.across(suite, choice)))
+        parts["across"] = ("Across all panels", lambda: _draw_across(store.summarise_panels(suite, choice)))
     if starts:
         parts["starts"] = ("Before and after the start", lambda: _draw_starts(starts))
     draw_tabs(parts)
@@ -118,7 +118,7 @@ def _draw_legend(margin: float) -> None:
 
 
 def _draw_table(full: pd.DataFrame) -> None:
-    draw_table(full, "ranking-table", "The ranking as a table", _COLUMNS, column_order=telling(full))
+    draw_table(full, "ranking-table", "The ranking as a table", _COLUMNS, column_order=list_telling(full))
 
 
 def _draw_answer(said: Outcome, rate: float | None, links: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ _NAME = "name"
 
 def draw(store: Store | None, suite: str) -> None:
     """Draw the regime of the address, else that which gains in most settings, else the first."""
-    infos = {info.name: info for info in list_regimes()} if store is None else store.infos()
+    infos = {info.name: info for info in list_regimes()} if store is None else store.regimes_by_name()
     names = list(infos)
     chosen = _choose_name(store, names)
     lines = [*_find_lines(store, chosen)] if store is not None else []
@@ -46,7 +46,7 @@ def draw(store: Store | None, suite: str) -> None:
 def _choose_name(store: Store | None, names: list[str]) -> str:
     """Draw the choice; a variant of a suite in the address opens the regime that it is."""
     asked = st.query_params.get(_NAME, "")
-    kinds = store.kinds() if store is not None else {}
+    kinds = store.kinds_by_variant() if store is not None else {}
     name = asked if asked in names else kinds.get(asked.partition(", ")[0], "")
     first = name if name in names else _find_first(store, names)
     if asked and first != asked and name not in names:
@@ -57,7 +57,7 @@ def _choose_name(store: Store | None, names: list[str]) -> str:
 
 
 def _find_first(store: Store | None, names: list[str]) -> str:
-    gains = [one.regime for kind in store.answers() for one in kind.answers[0].found] if store is not None else []
+    gains = [one.regime for kind in store.list_answers() for one in kind.answers[0].found] if store is not None else []
     return next((name for name in gains if name in names), names[0])
 
 
@@ -103,8 +103,8 @@ def _draw_settings(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
 
 def _find_lines(store: Store, name: str) -> Iterator[dict[str, Any]]:
     """Yield a line for each setting and variant of the regime, as the board has them."""
-    kinds = store.kinds()
-    for section in store.board("all").sections:
+    kinds = store.kinds_by_variant()
+    for section in store.show_board("all").sections:
         for standing in section.standings:
             if kinds.get(standing.regime.partition(", tuned")[0]) != name:
                 continue

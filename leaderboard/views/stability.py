@@ -144,11 +144,11 @@ def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
         across = choose_key("Support (across)", _list_titles(SUPPORT), "x", width=260)
         up = choose_key("Stability (up)", _list_titles(SECOND_MOMENT), "y", width=260)
-    cells = store.frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
+    cells = store.query_frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
     cells = cells[cells["group"].isin(groups)]
     present = set(cells["regime"])
-    order = [regime for regime in store.regimes(suite) if regime in present]
+    order = [regime for regime in store.list_regimes(suite) if regime in present]
     if cells.dropna(subset=["x", "y"]).empty:
         show_empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
         return
@@ -192,7 +192,7 @@ def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Seq
     for place, key in zip(places, chosen, strict=False):
         measure = MEASURES[key]
         name = measure.title
-        rows = store.frame(_STEPS.format(value=f"({measure.sql})"), suite)
+        rows = store.query_frame(_STEPS.format(value=f"({measure.sql})"), suite)
         rows = rows[rows["group"].isin(groups) & rows["regime"].isin(regimes)]
         if rows.empty:
             place.caption(f"{name}: not measured of these regimes.")

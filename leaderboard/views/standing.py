@@ -67,7 +67,7 @@ _WAYS = (
 
 def draw(store: Store, suite: str) -> None:
     """Draw the page: the answers by kind of pair, then every regime in every setting, then the suites."""
-    if store.board("all").sections:
+    if store.show_board("all").sections:
         _draw_board(store)
     else:
         show_empty(
@@ -75,7 +75,7 @@ def draw(store: Store, suite: str) -> None:
             "harness run quickstart",
         )
     st.header("Suites", anchor="suites")
-    suites = [(row.name, _address(row.name), row.title) for row in store.suites().itertuples()]
+    suites = [(row.name, _address(row.name), row.title) for row in store.list_suites().itertuples()]
     st.html(fill_template("suites.html.tmpl", suites=suites))
 
 
@@ -84,13 +84,13 @@ def _draw_board(store: Store) -> None:
     st.header("Every setting", anchor="settings")
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         which = cast(Settings, choose_segment("Settings", cast(Mapping[str, str], _TOLD), "settings"))
-        columns = {_key(setting): _called(setting) for setting in store.board(which).settings}
+        columns = {_key(setting): _called(setting) for setting in store.show_board(which).settings}
         sort = choose_key("Sort by", {_BY_NAME: "name", _BY_COST: "cost", **columns}, "by", width=330)
         margin = choose_margin()
     with top:
         _draw_answers(store, margin)
     st.caption(_legend(margin))
-    board = store.board(which, margin)
+    board = store.show_board(which, margin)
     if board.sections:
         _draw_sections(store, board, sort, margin)
     elif which == "tuned":
@@ -101,15 +101,15 @@ def _draw_board(store: Store) -> None:
 
 def _draw_answers(store: Store, margin: float) -> None:
     """Draw the first screen: one sentence, the four questions by kind of pair, and where a reader goes on."""
-    defaults, tuned = store.board("defaults", margin), store.board("tuned", margin)
+    defaults, tuned = store.show_board("defaults", margin), store.show_board("tuned", margin)
     if not defaults.sections and not tuned.sections:
         return
-    first, *rest = summarise_board(defaults, tuned, margin, store.statuses())
-    links = link_regimes(store, (name for name, regime in store.kinds().items() if regime != _ALONE))
+    first, *rest = summarise_board(defaults, tuned, margin, store.statuses_by_regime())
+    links = link_regimes(store, (name for name, regime in store.kinds_by_variant().items() if regime != _ALONE))
     st.markdown(f"**{write_linked(first, links, 2000)}**")
     told = store.told_suites()
     values = {
-        "kinds": store.answers(margin),
+        "kinds": store.list_answers(margin),
         "questions": QUESTIONS,
         "KINDS": KINDS,
         "most": _MOST,
@@ -137,8 +137,8 @@ def _draw_sections(store: Store, board: Board, sort: str, margin: float) -> None
     values = {
         "lines": lines,
         "settings_of": _settings_of,
-        "summaries": store.summaries(),
-        "statuses": store.statuses(),
+        "summaries": store.summaries_by_regime(),
+        "statuses": store.statuses_by_regime(),
         "MARK": MARK,
         "behind": BEHIND[read_theme()],
     }

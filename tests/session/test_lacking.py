@@ -84,7 +84,7 @@ def test_a_seed_that_was_added_to_the_file_is_missing(suite: Path, tmp_path: Pat
     ingest_journals(results)
     assert lacks("lab", results) == lacks(suite, results) != {}
     store = open_store(results)
-    assert (store.states("lab"), len(store.missing("lab"))) == ("4 done, 2 pending", 2)
+    assert (store.describe_states("lab"), len(store.find_missing("lab"))) == ("4 done, 2 pending", 2)
     export_report(results, tmp_path / "r.html")
     assert "<li>pair/independent/5, pair/sgt/5 pending</li>" in (tmp_path / "r.html").read_text()
 
@@ -117,10 +117,13 @@ def test_results_of_older_code_are_called_so_on_every_view(suite: Path, tmp_path
     del about["checksum"]
     (file.folder / "suite.json").write_text(json.dumps({**about, "cells": [f"old-{key}" for key in about["cells"]]}))
     ingest_journals(results)
-    for missing in (lacks("lab", results), {m.cell: (m.state, m.reason) for m in open_store(results).missing("lab")}):
+    for missing in (
+        lacks("lab", results),
+        {m.cell: (m.state, m.reason) for m in open_store(results).find_missing("lab")},
+    ):
         assert len(missing) == 4
         assert all(state == "stale" and "results version of learning 0 -> " in why for state, why in missing.values())
-    assert open_store(results).states("lab") == "4 stale"
+    assert open_store(results).describe_states("lab") == "4 stale"
 
 
 def test_an_interrupted_run_lacks_all_that_it_had_not_begun(suite: Path, tmp_path: Path) -> None:
