@@ -17,7 +17,7 @@ from harness.store.manifest import PolicyEntry, SuiteFile, write_suite
 from harness.store.read import Snapshot
 from harness.store.rows import SampleRow
 from harness.store.tuning import Tuned, Tuning, write_tuning
-from leaderboard.views.published import published
+from leaderboard.views.published import list_published
 
 MODELS = {"small": "Qwen/Qwen3-1.7B-Base", "large": "Qwen/Qwen3-4B-Base"}
 
@@ -58,7 +58,7 @@ def line(table: list[str], policy: str, method: str) -> str:
 
 
 def test_shares_and_percents_of_papers_are_percent_on_the_page() -> None:
-    rows = published()
+    rows = list_published()
     assert rows["paper"].nunique() > 1
     assert rows[["accuracy", "baseline"]].stack().between(1, 100).all()
 

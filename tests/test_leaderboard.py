@@ -59,7 +59,7 @@ from leaderboard.report import export_report
 from leaderboard.views import PAGES, answers, exchange, stability
 from leaderboard.views.answers import LOST, SOLVED, token_view
 from leaderboard.views.curves import _measure_areas
-from leaderboard.views.standing import _sorted
+from leaderboard.views.standing import _sort_standings
 
 APP = str(Path(__file__).parents[1] / "leaderboard" / "app.py")
 EVIL = "<script>alert(1)</script><b>bold</b> **md** [link](http://x) $x^2$ :red[r] \x1b[31m\x07 \u202e"
@@ -625,7 +625,7 @@ def test_a_tuning_group_of_any_name_chooses_for_pairs_of_its_kind(tmp_path: Path
 
 def test_by_cost_what_is_not_known_is_last() -> None:
     rows = tuple(Standing(regime=n, cells=(), costs=c) for n, c in (("a", None), ("b", (1.0, 1.5))))
-    assert [row.regime for row in _sorted(Section("real", (), rows), "cost")] == ["b", "a"]
+    assert [row.regime for row in _sort_standings(Section("real", (), rows), "cost")] == ["b", "a"]
 
 
 def html_tables(app: AppTest) -> list[list[list[str]]]:

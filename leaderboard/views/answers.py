@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pandas as pd
@@ -77,16 +77,14 @@ _TRACES = """
 SELECT {columns} FROM traces WHERE suite = ? AND cell = ?
 ORDER BY step, receiver, author, prompt_id, "index" LIMIT {count} OFFSET ?
 """
-_TRACE = ", ".join(
-    [
-        "author, receiver, own_verdict, peer_verdict, used, substr(gold, 1, 200) AS gold",
-        *(f"substr({c}, 1, {_LIMIT}) AS {c}, length({c}) AS {c}_size" for c in ("prompt", "own_text", "peer_text")),
-        *(
-            f"{c}[1:{_LIMIT}] AS {c}"
-            for c in ("source_pieces", "source_logprobs", "receiver_pieces", "aligned", "receiver_logprobs")
-        ),
-    ]
-)
+_TEXTS = ("prompt", "own_text", "peer_text")
+_LISTS = ("source_pieces", "source_logprobs", "receiver_pieces", "aligned", "receiver_logprobs")
+_TRACE_COLUMNS = [
+    "author, receiver, own_verdict, peer_verdict, used, substr(gold, 1, 200) AS gold",
+    *(f"substr({text}, 1, {_LIMIT}) AS {text}, length({text}) AS {text}_size" for text in _TEXTS),
+    *(f"{column}[1:{_LIMIT}] AS {column}" for column in _LISTS),
+]
+_TRACE = ", ".join(_TRACE_COLUMNS)
 ALL, READABLE, SOLVED, LOST, INVALID = "all", "readable", "solved", "lost", "invalid"
 _SHOW = {
     ALL: "all questions",
@@ -106,86 +104,127 @@ _SELECT = {
 _PER_PAGE, _REPEATS, _TOKENS, _DOWNLOAD = 5, 2, 400, 2000
 
 
+class _Pair(NamedTuple):
+    """Two regimes of a group with the seeds that both have. cells: by regime and seed."""
+
+    ours: str
+    theirs: str
+    seed: int
+    cells: Mapping[str, Mapping[int, str]]
+
+    def find_cells(self) -> dict[str, str]:
+        """Return each regime's cell of the chosen seed."""
+        return {name: of_seed[self.seed] for name, of_seed in self.cells.items()}
+
+
 def draw(store: Store, suite: str) -> None:
+    """Draw the page: the choice of two regimes, then their answers, their accuracies by label, and what was exchanged."""
     with st.container(horizontal=True, gap="small"):
-        group = choose_one("Group", store.list_groups(suite), "group", width=190)
-        cells = store.query_frame(_CELLS, suite, group)
-        if cells.empty:
-            show_empty("No cell of this group has been evaluated yet.", "harness status")
-            return
-        regimes = [r for r in store.list_regimes(suite) if r in set(cells["regime"])]
-        baseline = cells["baseline"].iloc[0]
-        alone = cells["regime_type"].isin(cells["regime_type"][cells["regime"] == baseline])
-        shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
-        ours = choose_one("Regime", regimes, "regime", shared.idxmax() if len(shared) else None, width=190)
-        theirs = choose_one("against", regimes, "b", baseline, width=190)
-        by_regime = {name: cells[cells["regime"] == name].set_index("seed")["cell"] for name in (ours, theirs)}
-        seeds = [str(seed) for seed in by_regime[ours].index if seed in by_regime[theirs].index]
-        if not seeds:
-            show_empty("These two have no seed in common yet.")
-            return
-        seed = int(choose_one("Seed", seeds, "seed", width=90))
-    pair = {name: str(by_regime[name][seed]) for name in (ours, theirs)}
-    cells_of = {name: [str(by_regime[name][int(one)]) for one in seeds] for name in (ours, theirs)}
+        pair = _choose_pair(store, suite)
+    if pair is None:
+        return
+    cell = pair.find_cells()[pair.ours]
     draw_tabs(
         {
-            "side": ("Side by side", lambda: _side_by_side(store, suite, pair, ours, theirs)),
-            "labels": ("By label", lambda: _draw_labels(store, suite, cells_of, ours, theirs)),
-            "sent": ("As sent and as read", lambda: _traces(store, suite, pair[ours], ours)),
+            "side": ("Side by side", lambda: _draw_sides(store, suite, pair)),
+            "labels": ("By label", lambda: _draw_labels(store, suite, pair)),
+            "sent": ("As sent and as read", lambda: _draw_traces(store, suite, cell, pair.ours)),
         }
     )
 
 
-def _side_by_side(store: Store, suite: str, pair: Mapping[str, str], ours: str, theirs: str) -> None:
+def _choose_pair(store: Store, suite: str) -> _Pair | None:
+    """Draw the choices; by default the most accurate regime that shares against the baseline. None where there is no pair."""
+    group = choose_one("Group", store.list_groups(suite), "group", width=190)
+    cells = store.query_frame(_CELLS, suite, group)
+    if cells.empty:
+        show_empty("No cell of this group has been evaluated yet.", "harness status")
+        return None
+    present = set(cells["regime"])
+    regimes = [regime for regime in store.list_regimes(suite) if regime in present]
+    baseline = cells["baseline"].iloc[0]
+    # a variant of the baseline shares no more than it
+    kinds_of_baseline = cells["regime_type"][cells["regime"] == baseline]
+    alone = cells["regime_type"].isin(kinds_of_baseline)
+    shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
+    best = shared.idxmax() if len(shared) else None
+    ours = choose_one("Regime", regimes, "regime", best, width=190)
+    theirs = choose_one("against", regimes, "b", baseline, width=190)
+    by_seed = {}
+    for name in (ours, theirs):
+        own = cells[cells["regime"] == name]
+        by_seed[name] = {int(seed): str(cell) for seed, cell in zip(own["seed"], own["cell"], strict=True)}
+    seeds = [seed for seed in by_seed[ours] if seed in by_seed[theirs]]
+    if not seeds:
+        show_empty("These two have no seed in common yet.")
+        return None
+    seed = int(choose_one("Seed", [str(one) for one in seeds], "seed", width=90))
+    of_both = {name: {one: own[one] for one in seeds} for name, own in by_seed.items()}
+    return _Pair(ours, theirs, seed, of_both)
+
+
+def _draw_sides(store: Store, suite: str, pair: _Pair) -> None:
+    """Draw, question by question, what both regimes answered; and what the download has."""
+    cells = pair.find_cells()
+    ours, theirs = cells[pair.ours], cells[pair.theirs]
     with st.container(horizontal=True, gap="small"):
-        metrics = store.query_frame(_METRICS, suite, pair[ours])
+        metrics = store.query_frame(_METRICS, suite, ours)
         metric = choose_one("Decoding", list(metrics["metric"]), "decoding", width=130)
-        place = (suite, pair[ours], pair[theirs], metric)
+        place = (suite, ours, theirs, metric)
         solved = store.query_frame(_SOLVED, *place)
         show = choose_key("Show", _list_shows(solved), "show", width=250)
         page = int(st.number_input("Page", 1, 100_000, key="page", bind="query-params", width=120))
     chosen = solved[_SELECT[show](solved)]
-    questions = list(dict.fromkeys(chosen["task"] + " " + chosen["doc_id"]))
-    by_policy = ", ".join(f"{policy} {count}" for policy, count in chosen.groupby("policy", sort=False).size().items())
-    asked = solved[["task", "doc_id"]].drop_duplicates()
-    told = f"{len(questions):,} of {len(asked):,} questions" + (f" ({by_policy})" if show in (SOLVED, LOST) else "")
-    st.caption(
-        escape_markdown(
-            f"{told}. Solved: at least one of a policy's answers to the question is right. Seed and questions are the same on "
-            "both sides."
-        )
-    )
+    names = chosen["task"] + " " + chosen["doc_id"]
+    questions = list(dict.fromkeys(names))
+    st.caption(_count_questions(solved, chosen, len(questions), show))
     _draw_what_was_kept(store, suite, solved)
     shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
     if not shown:
         show_empty("No question for this choice.")
         return
     rows = store.query_frame(_ANSWERS, *place, tuple(shown)).to_dict("records")
+    sides = {pair.theirs: theirs, pair.ours: ours}
+    links = link_regimes(store, sides)
+    repeats = 1 if show == READABLE else _REPEATS
     for _, answers in groupby(rows, key=lambda row: (row["task"], row["doc_id"])):
-        sides = {name: pair[name] for name in (theirs, ours)}
-        links = link_regimes(store, sides)
-        repeats = 1 if show == READABLE else _REPEATS
-        st.html(fill_template("question.html.tmpl", answers=[*answers], sides=sides, links=links, repeats=repeats))
+        html = fill_template("question.html.tmpl", answers=[*answers], sides=sides, links=links, repeats=repeats)
+        st.html(html)
     if len(questions) > _DOWNLOAD:
         st.caption(f"The download has the first {_DOWNLOAD:,} questions.")
-    offer_downloads(f"answers-{pair[ours]}", lambda: store.query_frame(_ANSWERS, *place, tuple(questions[:_DOWNLOAD])))
+    first = tuple(questions[:_DOWNLOAD])
+    offer_downloads(f"answers-{ours}", lambda: store.query_frame(_ANSWERS, *place, first))
 
 
-def _draw_labels(store: Store, suite: str, cells: Mapping[str, Sequence[str]], ours: str, theirs: str) -> None:
-    """Draw the accuracy of both regimes on the questions of each label, e.g. of each level. cells: by regime, those of the seeds
-    that both have."""
-    rows = store.query_frame(_BY_LABEL, suite, tuple(cells[ours]), tuple(cells[theirs]))
+def _count_questions(solved: pd.DataFrame, chosen: pd.DataFrame, count: int, show: str) -> str:
+    """Say how many of the questions are shown, of some choices by policy, as Markdown."""
+    asked = solved[["task", "doc_id"]].drop_duplicates()
+    told = f"{count:,} of {len(asked):,} questions"
+    if show in (SOLVED, LOST):
+        counts = chosen.groupby("policy", sort=False).size()
+        by_policy = ", ".join(f"{policy} {number}" for policy, number in counts.items())
+        told += f" ({by_policy})"
+    meaning = "Solved: at least one of a policy's answers to the question is right. Seed and questions are the same on both sides."
+    return escape_markdown(f"{told}. {meaning}")
+
+
+def _draw_labels(store: Store, suite: str, pair: _Pair) -> None:
+    """Draw the accuracy of both regimes on the questions of each label, e.g. of each level, over the seeds that both have."""
+    ours = tuple(pair.cells[pair.ours].values())
+    theirs = tuple(pair.cells[pair.theirs].values())
+    rows = store.query_frame(_BY_LABEL, suite, ours, theirs)
     if rows.empty:
         show_empty("The questions of this suite's tasks carry no labels.")
         return
-    count = count_of(len(cells[ours]), "seed")
+    count = count_of(len(ours), "seed")
     st.caption(
         f"Right answers by what a question is labelled with: skill, level, or a setting of the task; over {count}."
     )
-    rows.insert(rows.columns.get_loc("answers"), "difference", 100 * (rows["ours"] - rows["theirs"]))
+    difference = 100 * (rows["ours"] - rows["theirs"])
+    rows.insert(rows.columns.get_loc("answers"), "difference", difference)
     titles = {
-        "theirs": number_column(theirs, "percent"),
-        "ours": number_column(ours, "percent"),
+        "theirs": number_column(pair.theirs, "percent"),
+        "ours": number_column(pair.ours, "percent"),
         "difference": number_column("Difference, points", "%+.1f"),
         "answers": number_column("Answers of both", "localized"),
     }
@@ -216,24 +255,28 @@ def _draw_what_was_kept(store: Store, suite: str, solved: pd.DataFrame) -> None:
         )
 
 
-def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
-    traces = store.query_frame(_TRACES.format(columns="step, author, receiver, prompt_id", count=200), suite, cell, 0)
+def _draw_traces(store: Store, suite: str, cell: str, regime: str) -> None:
+    """Draw one exchanged answer of a cell: the texts, and its tokens as sent and as the receiver read them."""
+    listed = _TRACES.format(columns="step, author, receiver, prompt_id", count=200)
+    traces = store.query_frame(listed, suite, cell, 0)
     if traces.empty:
         show_empty(
             f"No exchanged answer of {escape_markdown(regime)} was kept in full: its regime exchanges no text, nothing arrived, "
             "or the results came without texts."
         )
         return
-    labels = [visible(f"step {r.step}: {r.author} → {r.receiver}, {r.prompt_id}", 120) for r in traces.itertuples()]
-    chosen = st.selectbox(
-        "Exchanged answer", range(len(labels)), format_func=labels.__getitem__, key="trace", width=420
-    )
-    row = store.query_frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen).iloc[0].to_dict()
+    labels = []
+    for trace in traces.itertuples():
+        label = f"step {trace.step}: {trace.author} → {trace.receiver}, {trace.prompt_id}"
+        labels.append(visible(label, 120))
+    places = range(len(labels))
+    chosen = st.selectbox("Exchanged answer", places, format_func=labels.__getitem__, key="trace", width=420)
+    found = store.query_frame(_TRACES.format(columns=_TRACE, count=1), suite, cell, chosen)
+    row = found.iloc[0].to_dict()
     st.html(fill_template("trace.html.tmpl", row=row))
     draw_regime_links(store, [regime])
-    st.markdown(
-        f"**The answer of {escape_markdown(row['author'])}, as sent and as {escape_markdown(row['receiver'])} read it**"
-    )
+    author, receiver = escape_markdown(row["author"]), escape_markdown(row["receiver"])
+    st.markdown(f"**The answer of {author}, as sent and as {receiver} read it**")
     st.html(token_view(row))
     own = ", and the receiver's own in brackets" if len(row["receiver_logprobs"]) else ""
     st.caption(
@@ -243,19 +286,36 @@ def _traces(store: Store, suite: str, cell: str, regime: str) -> None:
 
 
 def token_view(trace: Mapping[str, Any]) -> str:
-    """HTML of both segmentations of `peer_text`, escaped. `*_pieces` are byte lengths; edges end a token in both."""
-    cuts = [list(accumulate(map(int, trace[f"{side}_pieces"]))) for side in ("source", "receiver")]
-    values = [[trace["source_logprobs"]], [trace["aligned"], trace["receiver_logprobs"]]]
-    content, edges = str(trace["peer_text"]).encode(), set(cuts[0]) & set(cuts[1])
-    lines = {}
-    for ends, told, side in zip(cuts, values, ("author", "receiver"), strict=True):
-        starts = enumerate(zip([0, *ends], ends[:_TOKENS], strict=False))
-        lines[side] = [
-            (content[a:b].decode(errors="replace"), b in edges, [float(v[i]) for v in told if i < len(v)])
-            for i, (a, b) in starts
-        ]
-    more = {side: len(ends) - _TOKENS for side, ends in zip(lines, cuts, strict=True)}
+    """Return HTML of both segmentations of `peer_text`, escaped. `*_pieces` are byte lengths; edges end a token in both."""
+    author_ends = list(accumulate(map(int, trace["source_pieces"])))
+    receiver_ends = list(accumulate(map(int, trace["receiver_pieces"])))
+    edges = set(author_ends) & set(receiver_ends)
+    content = str(trace["peer_text"]).encode()
+    author_values = [trace["source_logprobs"]]
+    receiver_values = [trace["aligned"], trace["receiver_logprobs"]]
+    lines = {
+        "author": _cut_tokens(content, author_ends, edges, author_values),
+        "receiver": _cut_tokens(content, receiver_ends, edges, receiver_values),
+    }
+    more = {"author": len(author_ends) - _TOKENS, "receiver": len(receiver_ends) - _TOKENS}
     return fill_template("tokens.html.tmpl", lines=lines, more=more, exp=math.exp)
+
+
+def _cut_tokens(
+    content: bytes, ends: Sequence[int], edges: set[int], values: Sequence[Sequence[float]]
+) -> list[tuple[str, bool, list[float]]]:
+    """Return each of the first tokens as text, whether it ends at an edge, and its numbers. ends: byte offsets.
+
+    values: lists of a number for each token; a list may be shorter than there are tokens, or empty.
+    """
+    tokens = []
+    start = 0
+    for place, end in enumerate(ends[:_TOKENS]):
+        text = content[start:end].decode(errors="replace")
+        numbers = [float(of_tokens[place]) for of_tokens in values if place < len(of_tokens)]
+        tokens.append((text, end in edges, numbers))
+        start = end
+    return tokens
 
 
 PAGE = Page(

@@ -65,12 +65,13 @@ class _Chosen(NamedTuple):
 
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
-    seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in store.list_seeds(suite)])
+    seed_rows = store.list_seeds(suite)
+    seeds = pd.DataFrame([msgspec.structs.asdict(row) for row in seed_rows])
     regimes = list(dict.fromkeys(seeds["regime"])) if len(seeds) else []
     if len(regimes) < 2:
         show_unfinished(store, suite, "Two regimes must have finished before they can be compared.")
         return
-    chosen = _choose(store, suite, seeds, regimes)
+    chosen = _choose_pair(store, suite, seeds, regimes)
     if chosen.ours == chosen.theirs:
         show_empty("A regime against itself: choose another one.")
         return
@@ -78,25 +79,24 @@ def draw(store: Store, suite: str) -> None:
     if wide.empty:
         show_empty("These two have no group and seed in common yet.")
         return
-    rows = [row for row in store.list_seeds(suite) if row.metric == chosen.metric]
+    rows = [row for row in seed_rows if row.metric == chosen.metric]
     compared = compare_pair(rows, chosen.ours, chosen.theirs, chosen.margin)
     pairs = [pair for pair in compared if pair.task == chosen.task]
     variants = {row.regime: row.variant for row in rows}
     of_both = {name: variants[name] for name in (chosen.ours, chosen.theirs)}
     questions = _compare_questions(store, suite, of_both, chosen.metric, chosen.task)
     links = link_regimes(store, (chosen.ours, chosen.theirs))
-    st.info(write_linked(_write_sentence(pairs, questions, chosen), links, 3000), icon=":material/balance:")
+    sentence = _write_sentence(pairs, questions, chosen)
+    st.info(write_linked(sentence, links, 3000), icon=":material/balance:")
     forest, dots = _make_figures(pairs, wide, chosen)
     draw_forests([forest])
     draw_figure(dots, "difference")
     st.caption(
         "Bars: the 95 % interval of one difference by itself, not corrected. Marks: its verdict, which is corrected."
     )
+    explained = escape_markdown(explain_verdicts(chosen.margin), 2000)
     with st.expander("How verdicts are made"):
-        st.markdown(
-            "The verdict on a pair is the one that its panel has on the page One suite. "
-            f"{escape_markdown(explain_verdicts(chosen.margin), 2000)}"
-        )
+        st.markdown(f"The verdict on a pair is the one that its panel has on the page One suite. {explained}")
     draw_regime_links(store, links)
     st.header("Question by question")
     if questions is None:
@@ -106,56 +106,65 @@ def draw(store: Store, suite: str) -> None:
     offer_downloads(f"{chosen.ours}-against-{chosen.theirs}", lambda: wide, [forest, dots])
 
 
-def _choose(store: Store, suite: str, seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
+def _choose_pair(store: Store, suite: str, seeds: pd.DataFrame, regimes: Sequence[str]) -> _Chosen:
     """Draw the page's choices; by default the best regime against the baseline."""
     baseline = next(iter(seeds["baseline"].dropna().mode()), regimes[0])
     ordered = store.order_regimes(suite, regimes, baseline)
     best = ordered[0]
+    metrics = list(dict.fromkeys(seeds["metric"]))
+    tasks = list(dict.fromkeys(seeds["task"]))
     with st.container(horizontal=True, gap="small"):
-        return _Chosen(
-            ours=choose_one("Regime", ordered, "a", best, width=170),
-            theirs=choose_one("against", ordered, "b", baseline, width=170),
-            metric=choose_one("Metric", list(dict.fromkeys(seeds["metric"])), "metric", width=120),
-            task=choose_one("Benchmark", list(dict.fromkeys(seeds["task"])), "task", width=140),
-            margin=choose_margin(),
-        )
+        ours = choose_one("Regime", ordered, "a", best, width=170)
+        theirs = choose_one("against", ordered, "b", baseline, width=170)
+        metric = choose_one("Metric", metrics, "metric", width=120)
+        task = choose_one("Benchmark", tasks, "task", width=140)
+        margin = choose_margin()
+    return _Chosen(ours, theirs, metric, task, margin)
 
 
 def _pair_seeds(seeds: pd.DataFrame, chosen: _Chosen) -> pd.DataFrame:
     """Return both accuracies and their difference by group, policy and seed, where both have one."""
-    own = seeds[(seeds["metric"] == chosen.metric) & (seeds["task"] == chosen.task)]
+    here = (seeds["metric"] == chosen.metric) & (seeds["task"] == chosen.task)
+    own = seeds[here]
     wide = own.pivot_table(index=["group", "policy", "seed"], columns="regime", values="accuracy", sort=False)
     wide = wide.reindex(columns=[chosen.ours, chosen.theirs]).dropna()
-    return wide.assign(difference=wide[chosen.ours] - wide[chosen.theirs]).reset_index()
+    difference = wide[chosen.ours] - wide[chosen.theirs]
+    return wide.assign(difference=difference).reset_index()
 
 
 def _make_figures(pairs: Sequence[Pairing], wide: pd.DataFrame, chosen: _Chosen) -> tuple[charts.Forest, charts.Figure]:
     """Return the differences with their intervals, and the same seed by seed, of the means where there are some."""
     title = f"{chosen.ours} minus {chosen.theirs}: {chosen.task}, {chosen.metric}"
-    forest = charts.Forest([_mark(pair, chosen.margin) for pair in pairs], title, "difference, points")
+    unit = "difference, points"
+    marks = [_make_mark(pair, chosen.margin) for pair in pairs]
+    forest = charts.Forest(marks, title, unit)
     means = wide[wide["policy"] == MEAN]
     drawn = wide if means.empty else means
-    each = {"row": drawn["group"], "value": 100 * drawn["difference"], "label": "seed " + drawn["seed"].astype(str)}
-    return forest, charts.draw_dots(pd.DataFrame(each), "The same, seed by seed", "difference, points")
+    labels = "seed " + drawn["seed"].astype(str)
+    each = pd.DataFrame({"row": drawn["group"], "value": 100 * drawn["difference"], "label": labels})
+    return forest, charts.draw_dots(each, "The same, seed by seed", unit)
 
 
-def _name(pair: Pairing) -> str:
+def _name_pair(pair: Pairing) -> str:
     return f"{pair.group}, {'mean' if pair.policy == MEAN else pair.policy}"
 
 
-def _label(pair: Pairing) -> str:
+def _write_difference(pair: Pairing) -> str:
     return POINTS.with_interval(pair.difference, pair.interval)
 
 
-def _mark(pair: Pairing, margin: float) -> charts.Figure:
+def _make_mark(pair: Pairing, margin: float) -> charts.Figure:
+    """Return a difference as a mark of the figure, in points."""
     low, high = pair.interval or (pair.difference, pair.difference)
-    values = {"value": 100 * pair.difference, "low": 100 * low, "high": 100 * high, "verdict": pair.verdict}
     words = _WORDS[pair.verdict].format(write_points(margin))
     return {
-        "name": _name(pair),
-        **values,
+        "name": _name_pair(pair),
+        "value": 100 * pair.difference,
+        "low": 100 * low,
+        "high": 100 * high,
+        "verdict": pair.verdict,
         "words": words,
-        "label": _label(pair),
+        "label": _write_difference(pair),
         "detail": count_of(pair.seeds, "seed"),
     }
 
@@ -163,48 +172,62 @@ def _mark(pair: Pairing, margin: float) -> charts.Figure:
 def _compare_questions(
     store: Store, suite: str, variants: dict[str, str], metric: str, task: str
 ) -> pd.DataFrame | None:
+    """Return both accuracies of each question and their difference, means over the seeds that both have; None without any.
+
+    variants: by the name of each regime, as the store has it.
+    """
     kind = "sampled" if metric.startswith("avg@") else metric
     frame = store.query_frame(_QUESTIONS, suite, *variants.values(), kind, task)
     keys = ["group", "policy", "doc_id"]
-    wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean").reindex(
-        columns=[*variants.values()]
-    )
+    stored = [*variants.values()]
+    wide = frame.pivot_table(index=[*keys, "seed"], columns="regime", values="mean").reindex(columns=stored)
     ours, theirs = variants
-    means = wide.set_axis([*variants], axis=1).dropna().groupby(keys).mean()
+    of_both = wide.set_axis([ours, theirs], axis=1).dropna()
+    means = of_both.groupby(keys).mean()
+    # rounding of the means must not decide which is better
     means["difference"] = (means[ours] - means[theirs]).round(12)
-    return means.join(frame.groupby(keys)["prompt"].first()).reset_index() if len(means) else None
+    if not len(means):
+        return None
+    prompts = frame.groupby(keys)["prompt"].first()
+    return means.join(prompts).reset_index()
 
 
 def _write_sentence(pairs: Sequence[Pairing], questions: pd.DataFrame | None, chosen: _Chosen) -> str:
     """Return what the differences say in one sentence, of the means where there are some."""
-    ours, margin = chosen.ours, chosen.margin
     heads = [pair for pair in pairs if pair.policy == MEAN] or pairs
+    margin = write_points(chosen.margin)
     parts = []
     for verdict in dict.fromkeys(pair.verdict for pair in heads):
-        alike = [pair for pair in heads if pair.verdict == verdict]
-        told = [
-            f"{pair.group if pair.policy == MEAN else _name(pair)} ({_label(pair)} points, {count_of(pair.seeds, 'seed')})"
-            for pair in (alike if len(heads) <= _TOLD else ())
-        ]
-        where = told or [pair.group if pair.policy == MEAN else _name(pair) for pair in alike]
-        parts.append(f"on {joined(where)} {ours} {_WORDS[verdict].format(write_points(margin))}")
+        where = []
+        for pair in heads:
+            if pair.verdict == verdict:
+                place = pair.group if pair.policy == MEAN else _name_pair(pair)
+                numbers = f" ({_write_difference(pair)} points, {count_of(pair.seeds, 'seed')})"
+                where.append(place + numbers if len(heads) <= _TOLD else place)
+        parts.append(f"on {joined(where)} {chosen.ours} {_WORDS[verdict].format(margin)}")
     text = f"Against {chosen.theirs}: {'; '.join(parts)}."
-    if questions is not None:
-        apart = questions["difference"]
-        askers = len(questions[["group", "policy"]].drop_duplicates())
-        each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
-        text += f" Of {questions['doc_id'].nunique():,} questions{each} it does better on {(apart > 0).sum():,}"
-        text += f" and worse on {(apart < 0).sum():,}."
-    return text
+    return text if questions is None else text + _count_better(questions)
+
+
+def _count_better(questions: pd.DataFrame) -> str:
+    """Say on how many questions the regime does better and worse."""
+    difference = questions["difference"]
+    better, worse = (difference > 0).sum(), (difference < 0).sum()
+    askers = len(questions[["group", "policy"]].drop_duplicates())
+    each = f", each asked of {askers} policies ({len(questions):,} comparisons)," if askers > 1 else ""
+    asked = questions["doc_id"].nunique()
+    return f" Of {asked:,} questions{each} it does better on {better:,} and worse on {worse:,}."
 
 
 def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
+    """Draw on how many questions each policy does better, and the questions that differ most."""
     rows = []
     for (group, policy), part in questions.groupby(["group", "policy"], sort=False):
-        apart = part["difference"]
-        mean = mean_interval(apart)
-        counts = ((apart > 0).sum(), (apart == 0).sum(), (apart < 0).sum())
-        rows.append((group, policy, *counts, 100 * float(mean.mean), POINTS.interval(to_bounds(mean))))
+        difference = part["difference"]
+        mean = mean_interval(difference)
+        counts = (difference > 0).sum(), (difference == 0).sum(), (difference < 0).sum()
+        interval = POINTS.interval(to_bounds(mean))
+        rows.append((group, policy, *counts, 100 * float(mean.mean), interval))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
     titles = {name: name.capitalize() for name in columns} | {
         "difference": number_column("Difference, points", "%+.1f"),

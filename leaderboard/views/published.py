@@ -38,15 +38,17 @@ _GAIN = "gain, points"
 
 
 def draw(store: Store | None, suite: str) -> None:
-    rows = published()
-    marks = pd.DataFrame(
-        {"row": rows["regime"], "value": rows["gain"], "label": rows["model"] + ", over " + rows["against"]}
-    )
+    """Draw the page: a figure and the table of what papers report, then the suite's own gains."""
+    rows = list_published()
+    labels = rows["model"] + ", over " + rows["against"]
+    marks = pd.DataFrame({"row": rows["regime"], "value": rows["gain"], "label": labels})
     figures = []
     for paper, part in rows.groupby("paper", sort=False):
-        title = f"{paper}: {'; '.join(dict.fromkeys(part['setting']))}"
-        figures.append(charts.draw_dots(marks.loc[part.index].sort_values("row", kind="stable"), title, _GAIN))
-        draw_figure(figures[-1], f"published-{len(figures)}")
+        settings = "; ".join(dict.fromkeys(part["setting"]))
+        of_paper = marks.loc[part.index].sort_values("row", kind="stable")
+        figure = charts.draw_dots(of_paper, f"{paper}: {settings}", _GAIN)
+        figures.append(figure)
+        draw_figure(figure, f"published-{len(figures)}")
     st.caption(
         "A mark: one model of a paper over independent training with the same rollouts. Each paper has its own models, data, "
         "metrics and baselines, and prints no intervals; so compare signs and order, not heights."
@@ -59,23 +61,26 @@ def draw(store: Store | None, suite: str) -> None:
     offer_downloads("published", lambda: rows, figures)
 
 
-def published() -> pd.DataFrame:
-    """Rows with a baseline in their table: percent, points, our regime's name."""
-    return pd.DataFrame(
-        [row for name in publication_names() for row in _gains(load_publication(name))], columns=list(_COLUMNS)
-    )
+def list_published() -> pd.DataFrame:
+    """Return the rows with a baseline in their table: percent, points, our regime's name."""
+    rows: list[tuple[object, ...]] = []
+    for name in publication_names():
+        rows += _list_gains(load_publication(name))
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
-def _gains(paper: Publication) -> Iterator[tuple[object, ...]]:
+def _list_gains(paper: Publication) -> Iterator[tuple[object, ...]]:
+    """Yield a line of the table, in the order of its columns, for each row of a paper that can be compared."""
     for row in paper.rows:
-        same = [
-            r for r in paper.rows if (r.source, r.policy) == (row.source, row.policy) and r.group in (row.group, "")
-        ]
-        baseline = next((r for method in _BASELINES for r in same if r.method == method), None)
+        baseline = _find_baseline(paper, row)
         if baseline is None or row.method in ("base", *_BASELINES):
             continue
-        value, reference = _percent(paper, row), _percent(paper, baseline)
-        tasks = {task for other in paper.rows if other.source == row.source for task in other.values}
+        value = _measure_percent(paper, row)
+        reference = _measure_percent(paper, baseline)
+        tasks = set[str]()
+        for other in paper.rows:
+            if other.source == row.source:
+                tasks.update(other.values)
         yield (
             _MORE_ROLLOUTS.get(row.method, row.method),
             value - reference,
@@ -83,42 +88,59 @@ def _gains(paper: Publication) -> Iterator[tuple[object, ...]]:
             baseline.method.upper(),
             reference,
             f"{row.policy} with {row.peer}" if row.peer else row.policy,
-            f"{row.source}, {_setting(paper, sorted(tasks))}",
+            f"{row.source}, {_describe_setting(paper, sorted(tasks))}",
             f"{paper.short} (arXiv {paper.arxiv})",
         )
 
 
-def _setting(paper: Publication, tasks: list[str]) -> str:
+def _find_baseline(paper: Publication, row: PublishedRow) -> PublishedRow | None:
+    """Return the row of independent training that a row is compared with, of the same table and policy; None without one."""
+    for method in _BASELINES:
+        for other in paper.rows:
+            same = (other.source, other.policy) == (row.source, row.policy) and other.group in (row.group, "")
+            if same and other.method == method:
+                return other
+    return None
+
+
+def _describe_setting(paper: Publication, tasks: list[str]) -> str:
+    """Say what a table's numbers are: of one benchmark, or the mean of several, and by which metric."""
     if len(tasks) == 1:
-        return f"{tasks[0]} ({paper.metric(tasks[0])})"
+        task = tasks[0]
+        return f"{task} ({paper.metric(task)})"
     usual = paper.metrics["default"]
     other = [f"{task} as {paper.metric(task)}" for task in tasks if paper.metric(task) != usual]
-    return f"mean of {len(tasks)} benchmarks, {usual}" + (f" ({', '.join(other)})" if other else "")
+    exceptions = f" ({', '.join(other)})" if other else ""
+    return f"mean of {len(tasks)} benchmarks, {usual}{exceptions}"
 
 
-def _percent(paper: Publication, row: PublishedRow) -> float:
-    value = row.average if row.average is not None else sum(row.values.values()) / len(row.values)
+def _measure_percent(paper: Publication, row: PublishedRow) -> float:
+    """Return a row's mean accuracy, the paper's own where it prints one."""
+    of_tasks = row.values.values()
+    value = row.average if row.average is not None else sum(of_tasks) / len(of_tasks)
     return 100 * paper.share(value)
 
 
 def _draw_ours(store: Store, suite: str) -> None:
-    models = store.query_frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)[
-        "model"
-    ]
-    if any(model.startswith("micro/") for model in models):
+    """Draw the suite's own gains on each group, as the papers' are drawn."""
+    trained = store.query_frame("SELECT DISTINCT unnest(models) AS model FROM current_cells WHERE suite = ?", suite)
+    if any(model.startswith("micro/") for model in trained["model"]):
         st.caption(
             f"The suite {escape_markdown(suite)} trains micro models on arithmetic, from checkpoints made to be helped or not: a "
             "control of the regimes, which says nothing about the papers' models. Its gains are on the page One suite."
         )
         return
     table = store.show_table(suite)
-    table = table[(table["policy"] == MEAN) & table["gain"].notna()]
+    with_gain = (table["policy"] == MEAN) & table["gain"].notna()
+    table = table[with_gain]
     if table.empty:
         st.caption(f"No regime of the suite {escape_markdown(suite)} has finished beside its baseline.")
         return
-    rows = table[table["metric"] == table["metric"].iloc[0]]
-    marks = {"row": rows["regime"], "value": 100 * rows["gain"], "label": rows["group"] + ", " + rows["task"]}
-    draw_figure(charts.draw_dots(pd.DataFrame(marks), f"{suite}, {rows['metric'].iloc[0]}", _GAIN), "ours")
+    metric = table["metric"].iloc[0]
+    rows = table[table["metric"] == metric]
+    labels = rows["group"] + ", " + rows["task"]
+    marks = pd.DataFrame({"row": rows["regime"], "value": 100 * rows["gain"], "label": labels})
+    draw_figure(charts.draw_dots(marks, f"{suite}, {metric}", _GAIN), "ours")
     st.caption(
         "A mark: the mean of one group on one benchmark. `harness show --against PAPER` sets the same models side by side, by "
         "the paper's own metrics."

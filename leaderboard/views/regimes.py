@@ -57,21 +57,29 @@ def _choose_name(store: Store | None, names: list[str]) -> str:
 
 
 def _find_first(store: Store | None, names: list[str]) -> str:
-    gains = [one.regime for kind in store.list_answers() for one in kind.answers[0].found] if store is not None else []
+    """Return the regime that gains in most settings, else the first."""
+    gains = []
+    if store is not None:
+        for kind in store.list_answers():
+            who_gains = kind.answers[0]
+            gains += [one.regime for one in who_gains.found]
     return next((name for name in gains if name in names), names[0])
 
 
 def _draw_identity(info: RegimeInfo, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Draw what the regime is, whose it is, and in how many settings it gained. lines: of `_find_lines`."""
     if info.error:
         st.error(escape_markdown(f"{info.name} does not load: {info.error}", 2000), icon=":material/error:")
         return
-    papers = list(dict.fromkeys(_PAPER.findall(info.source + read_formulas().get(info.name, ""))))
+    formula = read_formulas().get(info.name, "")
+    papers = list(dict.fromkeys(_PAPER.findall(info.source + formula)))
     links = ", ".join(f"[arXiv {number}](https://arxiv.org/abs/{number})" for number in papers) or "none"
+    shared = ", ".join(info.shares) or "nothing"
     st.markdown(
         f"{escape_markdown(info.summary)}\n\n"
         f"- **Paper:** {links}\n"
         f"- **Status:** {escape_markdown(info.status)}\n"
-        f"- **What travels:** {escape_markdown(', '.join(info.shares) or 'nothing')}\n"
+        f"- **What travels:** {escape_markdown(shared)}\n"
         f"- **Installed from:** {escape_markdown(info.origin)}\n"
         f"- **Results:** {escape_markdown(_count_verdicts(lines), 1000)}"
     )
@@ -79,9 +87,11 @@ def _draw_identity(info: RegimeInfo, lines: Sequence[Mapping[str, Any]]) -> None
 
 def _count_verdicts(lines: Sequence[Mapping[str, Any]]) -> str:
     """Say in how many of its settings a regime gains, loses or shows no effect."""
+    if not lines:
+        return "none"
     counts = Counter(line["verdict"] for line in lines)
     told = ", ".join(f"{verdict} in {count}" for verdict, count in counts.most_common())
-    return f"of {count_of(len(lines), 'setting')} and variants of it: {told} (below, one by one)" if lines else "none"
+    return f"of {count_of(len(lines), 'setting')} and variants of it: {told} (below, one by one)"
 
 
 def _draw_settings(name: str, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -106,33 +116,46 @@ def _find_lines(store: Store, name: str) -> Iterator[dict[str, Any]]:
     kinds = store.kinds_by_variant()
     for section in store.show_board("all").sections:
         for standing in section.standings:
-            if kinds.get(standing.regime.partition(", tuned")[0]) != name:
+            variant = standing.regime.partition(", tuned")[0]
+            if kinds.get(variant) != name:
                 continue
-            for setting, entry, role in zip(section.settings, standing.cells, standing.roles, strict=True):
-                if not isinstance(entry, str):
-                    yield {
-                        "kind": KINDS[section.kind],
-                        "variant": standing.regime,
-                        "setting": name_setting(setting),
-                        "suite": setting.suites[0],
-                        **_write_numbers(entry, role),
-                    }
+            cells = zip(section.settings, standing.cells, standing.roles, strict=True)
+            for setting, entry, role in cells:
+                if isinstance(entry, str):  # why there is no number
+                    continue
+                numbers = _write_numbers(entry, role)
+                yield {
+                    "kind": KINDS[section.kind],
+                    "variant": standing.regime,
+                    "setting": name_setting(setting),
+                    "suite": setting.suites[0],
+                    **numbers,
+                }
 
 
 def _write_numbers(row: ShowRow, role: RoleRow | None) -> dict[str, str]:
+    """Write the numbers of one setting. role: what the stronger and the weaker member gain, where the pair has such."""
     interval = judged_by(row.verdict, row.gain_interval, row.gain_corrected_interval)
+    words = verdict_mark(row.verdict, MARGIN)
+    stronger = weaker = cost = "–"
+    if role:
+        stronger = POINTS.with_interval(role.stronger, role.stronger_interval)
+        weaker = POINTS.with_interval(role.weaker, role.weaker_interval)
+    if row.cost is not None:
+        cost = f"{TIMES.text(row.cost)}×"
     return {
         "gain": POINTS.with_interval(row.gain, interval),
-        "verdict": f"{SIGNS[row.verdict]} {verdict_mark(row.verdict, MARGIN)}",
+        "verdict": f"{SIGNS[row.verdict]} {words}",
         "kappa": write_kappa(row),
         "reach": write_reach(row),
-        "stronger": POINTS.with_interval(role.stronger, role.stronger_interval) if role else "–",
-        "weaker": POINTS.with_interval(role.weaker, role.weaker_interval) if role else "–",
-        "cost": "–" if row.cost is None else f"{TIMES.text(row.cost)}×",
+        "stronger": stronger,
+        "weaker": weaker,
+        "cost": cost,
     }
 
 
 def _draw_formula(name: str) -> None:
+    """Draw what the regime computes, from docs/formulas.md."""
     st.header("What it computes", anchor="formula")
     formula = read_formulas().get(name)
     if formula is None:
@@ -144,13 +167,15 @@ def _draw_formula(name: str) -> None:
 
 
 def _draw_options(info: RegimeInfo) -> None:
+    """Draw the regime's options with their defaults."""
     st.header("Options", anchor="options")
     if not info.options:
         st.markdown("None.")
         return
     rows = []
     for option, value in info.options.items():
-        rows.append((option, str(value), _write_space(info.spaces.get(option, {}))))
+        searched = _write_space(info.spaces.get(option, {}))
+        rows.append((option, str(value), searched))
     frame = pd.DataFrame(rows, columns=["option", "default", "searched"])
     draw_table(frame, "options", "Options with their defaults and what a search tries", _OPTIONS)
 
@@ -160,7 +185,8 @@ def _write_space(space: Any) -> str:
     if "values" in space:
         return ", ".join(map(str, space["values"]))
     if "low" in space:
-        return f"{space['low']:g} to {space['high']:g}" + (", logarithmic" if space["scale"] == "log" else "")
+        scale = ", logarithmic" if space["scale"] == "log" else ""
+        return f"{space['low']:g} to {space['high']:g}{scale}"
     return "–"
 
 

@@ -34,8 +34,11 @@ class Measure(NamedTuple):
 
     @property
     def unit(self) -> str:
-        units = (u for u in ("share", "nats per token") if self.meaning.startswith(u))
-        return next(units, "value")
+        """Return the unit that the meaning begins with."""
+        for unit in ("share", "nats per token"):
+            if self.meaning.startswith(unit):
+                return unit
+        return "value"
 
 
 # By their key in the address
@@ -144,7 +147,8 @@ def draw(store: Store, suite: str) -> None:
     with st.container(horizontal=True, gap="small"):
         across = choose_key("Support (across)", _list_titles(SUPPORT), "x", width=260)
         up = choose_key("Stability (up)", _list_titles(SECOND_MOMENT), "y", width=260)
-    cells = store.query_frame(_CELLS.format(x=_of_cell(across), y=_of_cell(up)), suite)
+    query = _CELLS.format(x=_write_sql(across), y=_write_sql(up))
+    cells = store.query_frame(query, suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
     cells = cells[cells["group"].isin(groups)]
     present = set(cells["regime"])
@@ -166,18 +170,20 @@ def draw(store: Store, suite: str) -> None:
 def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str]) -> charts.Figure:
     """Draw cells and the regimes' means by both measures; return the figure."""
     known = cells.dropna(subset=["x", "y"])
-    means = known.groupby("regime", as_index=False)[["x", "y"]].mean().assign(kind="mean", group="all")
+    means = known.groupby("regime", as_index=False)[["x", "y"]].mean()
+    means = means.assign(kind="mean", group="all")
     rows = pd.concat([known.assign(kind="cell"), means])
-    log_y = bool((known["y"] > 0).all() and known["y"].max() > 20 * known["y"].min())
-    titles = _PER_CELL[across].title, _PER_CELL[up].title
-    figure = charts.draw_plane(rows, "Support gained, stability paid", *titles, order, log_y)
+    positive = (known["y"] > 0).all()
+    log_y = bool(positive and known["y"].max() > 20 * known["y"].min())
+    x, y = _PER_CELL[across], _PER_CELL[up]
+    figure = charts.draw_plane(rows, "Support gained, stability paid", x.title, y.title, order, log_y)
     draw_figure(figure, "plane")
     measured = set(known["regime"])
     absent = escape_markdown(", ".join(regime for regime in order if regime not in measured))
+    without = f" Without a mark: {absent} (not measured, or no peer answer took part)." if absent else ""
     st.caption(
-        f"Across: {_PER_CELL[across].meaning}. Up: {_PER_CELL[up].meaning}. Small marks: one policy of one cell, mean over its "
-        "steps. Large marks: the regime's mean."
-        + (f" Without a mark: {absent} (not measured, or no peer answer took part)." if absent else "")
+        f"Across: {x.meaning}. Up: {y.meaning}. Small marks: one policy of one cell, mean over its "
+        f"steps. Large marks: the regime's mean.{without}"
     )
     return figure
 
@@ -193,25 +199,29 @@ def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Seq
         measure = MEASURES[key]
         name = measure.title
         rows = store.query_frame(_STEPS.format(value=f"({measure.sql})"), suite)
-        rows = rows[rows["group"].isin(groups) & rows["regime"].isin(regimes)]
+        of_choice = rows["group"].isin(groups) & rows["regime"].isin(regimes)
+        rows = rows[of_choice]
         if rows.empty:
             place.caption(f"{name}: not measured of these regimes.")
             continue
-        points = over_seeds(rows, [], "steps", most=1.0 if measure.unit == "share" else None)
-        named = () if figures else regimes
+        most = 1.0 if measure.unit == "share" else None
+        points = over_seeds(rows, [], "steps", most=most)
+        named = () if figures else regimes  # the first figure has the legend of all
         figure = charts.draw_lines(points, name, "step", measure.unit, order, shown=named)
         draw_figure(figure, f"component-{key}", place)
-        place.caption(f"{measure.meaning[0].upper()}{measure.meaning[1:]}.")
+        first_letter = measure.meaning[0].upper()
+        place.caption(f"{first_letter}{measure.meaning[1:]}.")
         figures.append(figure)
     return figures
 
 
 def _list_titles(first: str) -> dict[str, str]:
     """Return the titles of what a plane can show, one before the others."""
-    return {key: _PER_CELL[key].title for key in dict.fromkeys((first, NOISE, *MEASURES))}
+    keys = dict.fromkeys((first, NOISE, *MEASURES))
+    return {key: _PER_CELL[key].title for key in keys}
 
 
-def _of_cell(key: str) -> str:
+def _write_sql(key: str) -> str:
     """Return the SQL of a measure over a cell's steps."""
     measure = _PER_CELL[key]
     known = measure.without_peers

@@ -75,21 +75,24 @@ def draw(store: Store, suite: str) -> None:
             "harness run quickstart",
         )
     st.header("Suites", anchor="suites")
-    suites = [(row.name, _address(row.name), row.title) for row in store.list_suites().itertuples()]
+    suites = [(row.name, _link_suite(row.name), row.title) for row in store.list_suites().itertuples()]
     st.html(fill_template("suites.html.tmpl", suites=suites))
 
 
 def _draw_board(store: Store) -> None:
+    """Draw the answers above, and below them every setting that the reader chooses."""
     top = st.container()
     st.header("Every setting", anchor="settings")
     with st.container(horizontal=True, gap="small", vertical_alignment="bottom"):
         which = cast(Settings, choose_segment("Settings", cast(Mapping[str, str], _TOLD), "settings"))
-        columns = {_key(setting): _called(setting) for setting in store.show_board(which).settings}
-        sort = choose_key("Sort by", {_BY_NAME: "name", _BY_COST: "cost", **columns}, "by", width=330)
+        settings = store.show_board(which).settings
+        sorts = {_BY_NAME: "name", _BY_COST: "cost"}
+        sorts |= {_name_column(setting): _describe_column(setting) for setting in settings}
+        sort = choose_key("Sort by", sorts, "by", width=330)
         margin = choose_margin()
     with top:
         _draw_answers(store, margin)
-    st.caption(_legend(margin))
+    st.caption(_write_legend(margin))
     board = store.show_board(which, margin)
     if board.sections:
         _draw_sections(store, board, sort, margin)
@@ -105,17 +108,21 @@ def _draw_answers(store: Store, margin: float) -> None:
     if not defaults.sections and not tuned.sections:
         return
     first, *rest = summarise_board(defaults, tuned, margin, store.statuses_by_regime())
-    links = link_regimes(store, (name for name, regime in store.kinds_by_variant().items() if regime != _ALONE))
+    sharing = [name for name, regime in store.kinds_by_variant().items() if regime != _ALONE]
+    links = link_regimes(store, sharing)
     st.markdown(f"**{write_linked(first, links, 2000)}**")
+    ways = list(_WAYS)
     told = store.told_suites()
+    if told:
+        ways.insert(0, ("Read an answer", f"answers?suite={quote(told[0])}"))
     values = {
         "kinds": store.list_answers(margin),
         "questions": QUESTIONS,
         "KINDS": KINDS,
         "most": _MOST,
         "link_regime": link_regime,
-        "address": _address,
-        "ways": [*((("Read an answer", f"answers?suite={quote(told[0])}"),) if told else ()), *_WAYS],
+        "address": _link_suite,
+        "ways": ways,
     }
     st.html(fill_template("kinds.html.tmpl", **values))
     with st.expander("More in words"):
@@ -123,17 +130,18 @@ def _draw_answers(store: Store, margin: float) -> None:
 
 
 def _draw_sections(store: Store, board: Board, sort: str, margin: float) -> None:
+    """Draw a table for each kind of pair: a line for each regime, a column for each setting."""
     ways = {
         "judged_by": judged_by,
         "verdict_mark": verdict_mark,
-        "place": _place,
-        "address": _address,
+        "place": _place_gain,
+        "address": _link_suite,
         "pace_words": write_pace_words,
         "list_harmed": list_harmed,
         "link_regime": link_regime,
     }
     looks = {"KINDS": KINDS, "SIGNS": SIGNS, "COLOURS": COLOURS, "points": POINTS, "clock": CLOCK}
-    lines = [(section, _pairs(section), _sorted(section, sort)) for section in board.sections]
+    lines = [(section, _head_pairs(section), _sort_standings(section, sort)) for section in board.sections]
     values = {
         "lines": lines,
         "settings_of": _settings_of,
@@ -145,36 +153,45 @@ def _draw_sections(store: Store, board: Board, sort: str, margin: float) -> None
     st.html(fill_template("standing.html.tmpl", margin=margin, **values, **looks, **ways))
 
 
-def _key(setting: Setting) -> str:
-    """A column's name in the address: of what it is, not of what is written above it."""
+def _name_column(setting: Setting) -> str:
+    """Return a column's name in the address: of what it is, not of what is written above it."""
     return "/".join((setting.suites[0].removesuffix(MARK), setting.group, setting.task))
 
 
-def _called(setting: Setting) -> str:
-    """A column's name among the ways to sort."""
+def _describe_column(setting: Setting) -> str:
+    """Return a column's name among the ways to sort."""
     rate = "" if setting.rate is None else f", rate {write_rate(setting.rate)}"
     return f"gain on {setting.title}{rate}, {setting.names}"
 
 
 def _settings_of(setting: Setting) -> str:
-    """What tells a column from the others of its pair."""
-    rate = "" if setting.rate is None else f"rate {write_rate(setting.rate)}"
-    steps = "" if setting.steps is None else count_of(setting.steps, "step")
-    return "\n".join(filter(None, (rate, steps, count_of(setting.seeds, "seed"))))
+    """Return what tells a column from the others of its pair."""
+    lines = []
+    if setting.rate is not None:
+        lines.append(f"rate {write_rate(setting.rate)}")
+    if setting.steps is not None:
+        lines.append(count_of(setting.steps, "step"))
+    lines.append(count_of(setting.seeds, "seed"))
+    return "\n".join(lines)
 
 
-def _pairs(section: Section) -> list[tuple[str, int]]:
-    """The pairs' names, each over so many columns."""
-    alike = [[*settings] for _, settings in groupby(section.settings, key=lambda setting: setting.pair)]
-    return [(settings[0].title, len(settings)) for settings in alike]
+def _head_pairs(section: Section) -> list[tuple[str, int]]:
+    """Return the pairs' names, each over so many columns."""
+    heads = []
+    for _, settings in groupby(section.settings, key=lambda setting: setting.pair):
+        first, *others = settings
+        heads.append((first.title, 1 + len(others)))
+    return heads
 
 
-def _address(suite: str) -> str:
+def _link_suite(suite: str) -> str:
     return f"ranking?suite={quote(suite)}"
 
 
-def _legend(margin: float) -> str:
-    marks = ", ".join(f"{SIGNS[v]} {verdict_mark(v, margin)}" for v in (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE))
+def _write_legend(margin: float) -> str:
+    """Write what marks, bars and columns mean, as Markdown."""
+    verdicts = (GAINS, LOSES, EQUIVALENT, INCONCLUSIVE)
+    marks = ", ".join(f"{SIGNS[verdict]} {verdict_mark(verdict, margin)}" for verdict in verdicts)
     return escape_markdown(
         f"{marks}. Bars: 95 % interval of the gain over independent training with the same rollouts, over seeds (Student t), "
         f"corrected for all that its suite compares unless the verdict is no effect. Axis: ±{100 * _AXIS:g} points. "
@@ -188,23 +205,27 @@ def _legend(margin: float) -> str:
     )
 
 
-def _sorted(section: Section, by: str) -> list[Standing]:
-    """By name where the section has not the column."""
+def _sort_standings(section: Section, by: str) -> list[Standing]:
+    """Return the section's lines by cost, or by the gain in one column; by name where the section has not the column."""
     rows = list(section.standings)
     if by == _BY_COST:
         return sorted(rows, key=lambda row: (row.costs is None, row.costs or (0.0, 0.0)))
     for place, setting in enumerate(section.settings):
-        if _key(setting) == by:
+        if _name_column(setting) == by:
             return sorted(rows, key=lambda row: _less_gain(row.cells[place]))
     return rows
 
 
 def _less_gain(entry: Entry) -> tuple[bool, float]:
+    """Return what a cell is sorted by: the largest gain first, cells without a number last."""
     return (True, 0.0) if isinstance(entry, str) else (False, -entry.gain)
 
 
-def _place(gain: float) -> float:
-    return 50 + 50 * max(-1.0, min(1.0, gain / _AXIS))
+def _place_gain(gain: float) -> float:
+    """Return where a gain lies on a cell's axis, in percent of its width; beyond an end, at the end."""
+    share = gain / _AXIS
+    bounded = max(-1.0, min(1.0, share))
+    return 50 + 50 * bounded
 
 
 PAGE = Page(
