@@ -32,93 +32,118 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def missing_cells(snapshot: Snapshot, suite: str) -> list[Missing]:
-    described = snapshot.query(
-        "SELECT groups, seeds, variants, cells, config FROM suites WHERE suite = ?", [suite]
-    ).to_pylist()
-    groups, seeds, variants, keys, config = described[0].values() if described else ([], [], [], [], "")
-    limited = _groups_of_variants(config)
-    # in the order of `suite.cells.expand_cells`
-    labels = [
-        f"{group}/{regime}/{seed}"
-        for group, seed, regime in product(groups, seeds, variants)
-        if group in limited.get(regime, (group,))
-    ]
-    keys = keys if len(keys) == len(labels) else [""] * len(labels)
-    known = dict(zip(keys, labels, strict=True))
+    """Return the cells of a suite that are in no row, and base checkpoints that are not paired, by their labels."""
+    planned = _list_planned(snapshot, suite)
     rows = snapshot.query(
         f"SELECT CASE kind WHEN 'base' THEN {BASE_LABEL} ELSE {LABEL} END AS cell, cell AS key, state, fault, reason "
         "FROM current_cells WHERE suite = ? AND (kind = 'cell' OR state = ?)",
         [suite, UNPAIRED],
     )
-    there = [
-        msgspec.structs.replace(m, cell=known.get(m.key, m.cell))
-        for m in msgspec.convert(rows.to_pylist(), list[Missing])
-    ]
-    began = {m.cell for m in there}
-    pending = [Missing(cell=c, key=k, state="pending") for c, k in zip(labels, keys, strict=True) if c not in began]
-    return sorted([*(m for m in there if m.state != "done"), *pending], key=lambda m: m.cell)
+    labels = {key: label for label, key in planned}
+    there = []
+    for cell in msgspec.convert(rows.to_pylist(), list[Missing]):
+        label = labels.get(cell.key, cell.cell)
+        there.append(msgspec.structs.replace(cell, cell=label))
+    began = {cell.cell for cell in there}
+    missing = [cell for cell in there if cell.state != "done"]
+    for label, key in planned:
+        if label not in began:
+            missing.append(Missing(cell=label, key=key, state="pending"))
+    return sorted(missing, key=lambda cell: cell.cell)
+
+
+def _list_planned(snapshot: Snapshot, suite: str) -> list[tuple[str, str]]:
+    """Return label and key of each cell of a suite as it was described last; keys are empty where they are not known."""
+    query = "SELECT groups, seeds, variants, cells, config FROM suites WHERE suite = ?"
+    described = snapshot.query(query, [suite]).to_pylist()
+    if not described:
+        return []
+    groups, seeds, variants, keys, config = described[0].values()
+    limited = _groups_of_variants(config)
+    labels = []
+    # in the order of `suite.cells.expand_cells`
+    for group, seed, regime in product(groups, seeds, variants):
+        if group in limited.get(regime, (group,)):
+            labels.append(f"{group}/{regime}/{seed}")
+    if len(keys) != len(labels):
+        keys = [""] * len(labels)
+    return list(zip(labels, keys, strict=True))
 
 
 def _groups_of_variants(config: str) -> dict[str, list[str]]:
-    """The groups of each variant that does not run in all of them. config: the suite's, as JSON; empty where unknown."""
+    """Return the groups of each variant that does not run in all of them. config: the suite's, as JSON; empty where unknown."""
     variants = json.loads(config).get("regimes", []) if config else []
     return {variant["name"]: variant["only_in"] for variant in variants if variant.get("only_in")}
 
 
 def describe_unpaired(snapshot: Snapshot, suite: str) -> list[str]:
-    """A line for each reason why cells or base checkpoints of a suite are in no comparison."""
-    return _describe_alike(m for m in missing_cells(snapshot, suite) if m.state == UNPAIRED)
+    """Return a line for each reason why cells or base checkpoints of a suite are in no comparison."""
+    missing = missing_cells(snapshot, suite)
+    return _describe_alike(cell for cell in missing if cell.state == UNPAIRED)
 
 
 def _describe_alike(gaps: Iterable[Missing]) -> list[str]:
+    """Return a line for each state and reason, with the cells that have both."""
     alike: dict[tuple[str, str], list[str]] = {}
-    for m in gaps:
-        why = f"{m.fault}: {m.reason}" if m.fault else m.reason
-        alike.setdefault((m.state, why), []).append(m.cell)
-    return [
-        ", ".join(cells[:_NAMED])
-        + (f" and {len(cells) - _NAMED:,} more" if len(cells) > _NAMED else "")
-        + f" {state}"
-        + (f" ({why})" if why else "")
-        for (state, why), cells in alike.items()
-    ]
+    for gap in gaps:
+        why = f"{gap.fault}: {gap.reason}" if gap.fault else gap.reason
+        alike.setdefault((gap.state, why), []).append(gap.cell)
+    lines = []
+    for (state, why), cells in alike.items():
+        named = ", ".join(cells[:_NAMED])
+        left = len(cells) - _NAMED
+        more = f" and {left:,} more" if left > 0 else ""
+        reason = f" ({why})" if why else ""
+        lines.append(f"{named}{more} {state}{reason}")
+    return lines
 
 
 def describe_gaps(gaps: Sequence[Missing]) -> dict[str, list[str]]:
-    heads = ("Missing from these numbers", "In these numbers, but of other settings or code than now")
-    parts = {head: [m for m in gaps if (m.state == STALE) == stale] for stale, head in enumerate(heads)}
-    return {
-        f"{head}: {len(part):,} cell{'s' * (len(part) > 1)}": _describe_alike(part)
-        for head, part in parts.items()
-        if part
+    """Return lines on missing cells and on those of other settings or code, under a head that counts them."""
+    absent = [gap for gap in gaps if gap.state != STALE]
+    stale = [gap for gap in gaps if gap.state == STALE]
+    parts = {
+        "Missing from these numbers": absent,
+        "In these numbers, but of other settings or code than now": stale,
     }
+    described = {}
+    for head, part in parts.items():
+        if part:
+            plural = "s" if len(part) > 1 else ""
+            described[f"{head}: {len(part):,} cell{plural}"] = _describe_alike(part)
+    return described
 
 
 def count_states(snapshot: Snapshot, suite: str, gaps: Iterable[Missing]) -> str:
-    """E.g. `4 done, 2 pending`."""
+    """Say how many cells are in which state, e.g. `4 done, 2 pending`. gaps: of `missing_cells`, or with stale cells too."""
     done = snapshot.query(
         "SELECT count(*) AS n FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done'", [suite]
     )
-    states = Counter(m.state for m in gaps if not m.cell.startswith(BASE))
+    states = Counter(gap.state for gap in gaps if not gap.cell.startswith(BASE))
     states["done"] = done["n"][0].as_py() - states[STALE]
     order = ("done", STALE, UNPAIRED, "running", "cut off", "failed", "pending")
     return ", ".join(f"{states[state]:,} {state}" for state in order if states[state])
 
 
 def describe_mixed_processors(cells: Iterable[tuple[str, int | None, Mapping[str, str]]]) -> str:
-    """Empty where cells (group, seed, machine) of one group and seed ran alike."""
+    """Say where regimes of one group and seed ran on different processors; empty where they ran alike.
+
+    cells: group, seed and machine of each.
+    """
     kinds: dict[tuple[str, int | None], set[str]] = {}
     for group, seed, machine in cells:
         if machine.get("processor"):
             threads = f"{machine['threads']} threads" if "threads" in machine else ""
-            own = " with ".join(filter(None, (machine["processor"], machine.get("gpu"), threads)))
+            parts = (machine["processor"], machine.get("gpu"), threads)
+            own = " with ".join(filter(None, parts))
             kinds.setdefault((group, seed), set()).add(own)
     several = {block: own for block, own in kinds.items() if len(own) > 1}
     if not several:
         return ""
     named = ", ".join(f"{group}/{seed}" for group, seed in [*several][:_NAMED])
     more = f" and {len(several) - _NAMED} more" if len(several) > _NAMED else ""
-    unlike = "; ".join(sorted(set().union(*several.values())))
+    every_kind = set().union(*several.values())
+    unlike = "; ".join(sorted(every_kind))
     return (
         f"mixed processors: the regimes of {named}{more} ran on different ones ({unlike}), "
         "which round differently: a part of their paired differences may be the machines'"
@@ -126,17 +151,18 @@ def describe_mixed_processors(cells: Iterable[tuple[str, int | None, Mapping[str
 
 
 def mixed_in(snapshot: Snapshot, suite: str) -> str:
-    """`mixed` of finished cells, and whether micro models had numerics: fast."""
+    """Say of finished cells where processors are mixed, or else whether micro models had numerics: fast."""
     rows = snapshot.query(
         "SELECT DISTINCT group_name, seed, machine, config->>'$.group.policies[0].model' LIKE 'micro/%' AS micro "
         "FROM current_cells WHERE suite = ? AND kind = 'cell' AND state = 'done' "
         "AND config->>'$.engine_options.numerics' IS DISTINCT FROM 'portable' ORDER BY ALL",
         [suite],
     ).to_pylist()
-    remark = describe_mixed_processors(
-        (row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows
-    )
-    return remark or "numerics: fast; rows repeat on one kind of CPU only" * any(row["micro"] for row in rows)
+    cells = [(row["group_name"], row["seed"], json.loads(row["machine"] or "{}")) for row in rows]
+    remark = describe_mixed_processors(cells)
+    if remark:
+        return remark
+    return "numerics: fast; rows repeat on one kind of CPU only" if any(row["micro"] for row in rows) else ""
 
 
 UNSTARTED, STARTED = "before its start", "after its start"
@@ -185,7 +211,9 @@ class TrainingMoment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_moments(snapshot: Snapshot, suite: str) -> list[TrainingMoment]:
+    """Return what a suite's pretrained policies answered before their supervised start, after it, and after training."""
     there = snapshot.query("SELECT 1 FROM samples WHERE suite = ? AND checkpoint_step = ? LIMIT 1", [suite, PUBLISHED])
     if not there.num_rows:
         return []
-    return msgspec.convert(snapshot.query(_MOMENTS, [suite]).to_pylist(), list[TrainingMoment])
+    moments = snapshot.query(_MOMENTS, [suite])
+    return msgspec.convert(moments.to_pylist(), list[TrainingMoment])

@@ -28,7 +28,7 @@ from harness.store.claims import ClaimAnswer
 from harness.store.finished import ShowRow
 from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
-from harness.store.ranking import MIN_RUNS, Heading, Headline
+from harness.store.ranking import MIN_RUNS, Aggregate, Heading, Headline
 from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
 from harness.store.retention import RetentionRow
 from harness.store.roles import RoleRow
@@ -36,6 +36,7 @@ from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdic
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN
 from harness.store.text import harmless, visible
+from harness.store.tuning import Tuning
 from harness.store.tuning_table import TuningResults, TuningRow
 
 Rows = Sequence[ShowRow]
@@ -70,64 +71,100 @@ def render_rows(
     tuned: TuningResults | None = None,
     brief: bool = False,
 ) -> str:
-    """form: table, json, csv, markdown or latex. width, colour, brief: of a table; a brief one has the first metric's
-    means alone. Raises UsageError."""
+    """Write the rows of a suite in a form: table, json, csv, markdown or latex.
+
+    width, colour, brief: of a table; a brief one has the first metric's means alone. Raises UsageError.
+    """
     head = head or Heading()
     if form == "json":
-        document: dict[str, Any] = {"suite": suite, **msgspec.structs.asdict(head), "rows": list(rows)}
-        if tuned:
-            moved = {"transfer": tuned.transfer} if tuned.transfer else {}
-            document["tuning"] = {"trials": tuned.tuning, "rows": tuned.rows, **moved}
-        return msgspec.json.encode(document).decode()
-    if form in ("csv", "latex"):
-        return (_write_csv if form == "csv" else _write_latex)(suite, rows, head)
+        return _write_json(suite, rows, head, tuned)
+    if form == "csv":
+        return _write_csv(suite, rows)
+    if form == "latex":
+        return _write_latex(suite, rows, head)
     if form not in ("table", "markdown"):
         raise UsageError(f"unknown format {form!r} (table, json, csv, markdown, latex)")
     page = _Page(form, width, colour)
     if form == "table" and brief and rows and head.sentences:
-        page.brief(suite, rows, head)
-        return page.text()
-    (page.results if form == "table" else page.lines)(suite, rows, head)
+        page.print_brief(suite, rows, head)
+        return page.get_text()
+    if form == "table":
+        page.print_results(suite, rows, head)
+    else:
+        page.print_lines(rows, head)
     if tuned and tuned.rows:
         _render_tuning(page, tuned)
-    return page.text()
+    return page.get_text()
+
+
+def _write_json(suite: str, rows: Rows, head: Heading, tuned: TuningResults | None) -> str:
+    """Write all that is known of a suite for a program."""
+    heading = msgspec.structs.asdict(head)
+    document: dict[str, Any] = {"suite": suite, **heading, "rows": list(rows)}
+    if tuned:
+        tuning: dict[str, Any] = {"trials": tuned.tuning, "rows": tuned.rows}
+        if tuned.transfer:
+            tuning["transfer"] = tuned.transfer
+        document["tuning"] = tuning
+    encoded = msgspec.json.encode(document)
+    return encoded.decode()
 
 
 def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
+    """Write a sentence for each suite, and how many of its cells are missing."""
     page = _Page("table", width, colour)
     for suite, head in heads.items():
-        said = next((f"{h.metric}: {h.summary}" for h in head.sentences), "no cell has finished")
+        said = "no cell has finished"
+        if head.sentences:
+            first = head.sentences[0]
+            said = f"{first.metric}: {first.summary}"
         page.say(suite, "bold")
         for line in (said, *describe_gaps(head.missing)):
             page.say(line, indent=2)
-    return page.text()
+    return page.get_text()
 
 
 class _Page:
+    """A page of text that is written from top to bottom, as tables for a terminal or as Markdown."""
+
     def __init__(self, form: str, width: int, colour: bool) -> None:
         self._markdown = form == "markdown"
         self._file = io.StringIO()
         self._console = Console(
-            file=self._file, width=1 << 20 if self._markdown else width, force_terminal=colour, highlight=False,
-            color_system="standard" if colour else None, markup=False, emoji=False,
-        )  # fmt: skip
+            file=self._file,
+            width=1 << 20 if self._markdown else width,  # Markdown is not broken into lines
+            force_terminal=colour,
+            highlight=False,
+            color_system="standard" if colour else None,
+            markup=False,
+            emoji=False,
+        )
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        words = " ".join((_escape_cell if self._markdown else visible)(text).split())
-        self._console.print(Padding(Text(words, style), (0, 0, 0, indent), expand=False) if words else "")
+        """Print a sentence, or an empty line."""
+        shown = _escape_cell(text) if self._markdown else visible(text)
+        words = " ".join(shown.split())
+        if not words:
+            self._console.print("")
+            return
+        padded = Padding(Text(words, style), (0, 0, 0, indent), expand=False)
+        self._console.print(padded)
 
-    def table(
+    def print_table(
         self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
     ) -> None:
+        """Print a table. note: below it. names: how many of the first columns are words, which may be broken into lines."""
         if self._markdown:
-            cells = [[_escape_cell(str(cell)) for cell in row] for row in rows]
-            self._console.print(f"**{_escape_cell(title)}**\n\n{make_pipe_table(heads, cells, 2)}")
+            cells = [_escape_cells(row) for row in rows]
+            table_text = make_pipe_table(heads, cells, 2)
+            self._console.print(f"**{_escape_cell(title)}**\n\n{table_text}")
             return
-        lines = [[Text(visible(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        lines = [_style_cells(row) for row in rows]
         table = Table(box=None, header_style="dim")
-        for i, head in enumerate(heads):
-            widest = max([cell_len(head), *(row[i].cell_len for row in lines)])
-            if i < names:
+        for place, head in enumerate(heads):
+            lengths = [row[place].cell_len for row in lines]
+            widest = max([cell_len(head), *lengths])
+            if place < names:
                 table.add_column(head, overflow="fold", min_width=min(4, widest))
             else:
                 table.add_column(head, justify="right", no_wrap=True, min_width=widest)
@@ -139,39 +176,51 @@ class _Page:
             self.say(note, "dim")
         self.say("")
 
-    def text(self) -> str:
-        return "\n".join(line.rstrip() for line in self._file.getvalue().splitlines()) + "\n"
+    def get_text(self) -> str:
+        """Return the page, without blanks at the ends of its lines."""
+        lines = [line.rstrip() for line in self._file.getvalue().splitlines()]
+        return "\n".join(lines) + "\n"
 
-    def results(self, suite: str, rows: Rows, head: Heading) -> None:
+    def print_results(self, suite: str, rows: Rows, head: Heading) -> None:
+        """Print every policy and metric of a suite, with all that is said of them."""
         if not rows:
             self.say(MEASURED if suite == EVALUATIONS else "no finished cells yet")
             self._print_beside_papers(head)
             return
-        self._print_opening(
-            suite, head, [h for h in head.sentences if (h.policy, h.task) == (head.sentences[0].policy, MEAN)]
-        )
+        opening = []
+        for headline in head.sentences:
+            # of the first policy, or of the mean, which is that of several benchmarks too
+            if (headline.policy, headline.task) == (head.sentences[0].policy, MEAN):
+                opening.append(headline)
+        self._print_opening(suite, head, opening)
         self._print_panels(rows, head.margin)
-        self._pace_and_end(choose_rows(rows))
+        self._print_pace_and_end(choose_rows(rows))
         self._print_roles(head.roles)
         self._print_retention(head.retention)
-        self._other_questions(rows)
+        self._print_other_questions(rows)
         self._print_checkpoint_choice(head.checkpoints)
-        self._by_task(head.task_rewards, head.task_help)
+        self._print_by_task(head.task_rewards, head.task_help)
         for metric, across in head.across.items():
-            title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
-            note = "95 % stratified bootstrap intervals over seeds"
-            note += "" if any(a.iqm_interval for a in across) else f" from {MIN_RUNS} seeds on"
-            lines = (
-                (a.regime, str(a.seeds), PERCENT.with_interval(a.iqm, a.iqm_interval),
-                 f"{SHARE.text(a.better)} {PERCENT.interval(a.better_interval)}".rstrip()) for a in across
-            )  # fmt: skip
-            self.table(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
+            self._print_across(metric, across)
         self._print_beside_papers(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of the other policies' "
             f"answers that gave a gradient. {explain_verdicts(head.margin)}",
             "dim",
         )
+
+    def _print_across(self, metric: str, across: Sequence[Aggregate]) -> None:
+        """Print how each regime does over all panels together, by one metric."""
+        title = f"all {across[0].tasks} panels, {metric}: interquartile mean in %, how often a run beats one of the baseline"
+        note = "95 % stratified bootstrap intervals over seeds"
+        if not any(one.iqm_interval for one in across):
+            note += f" from {MIN_RUNS} seeds on"
+        lines = []
+        for one in across:
+            better = f"{SHARE.text(one.better)} {PERCENT.interval(one.better_interval)}".rstrip()
+            iqm = PERCENT.with_interval(one.iqm, one.iqm_interval)
+            lines.append((one.regime, str(one.seeds), iqm, better))
+        self.print_table(title, ("regime", "seeds", "IQM", "better than baseline"), lines, note)
 
     def _print_opening(self, suite: str, head: Heading, opening: Sequence[Headline], brief: bool = False) -> None:
         """Print what stands above a suite's tables. brief: the short sentences alone, not what is said of every regime."""
@@ -186,223 +235,187 @@ class _Page:
                     self.say(headline.sentence, "dim")
             self.say("")
 
-    def brief(self, suite: str, rows: Rows, head: Heading) -> None:
+    def print_brief(self, suite: str, rows: Rows, head: Heading) -> None:
+        """Print the first metric's means: the answer, then gains side by side, or where they do not fit panel by panel."""
         first = head.sentences[0]
-        policies = Counter(group for group, _ in {(r.group, r.policy) for r in rows})
-        means = [r for r in rows if r.metric == first.metric and (r.policy == first.policy or policies[r.group] == 1)]
-        panels = list(dict.fromkeys((row.group, row.task) for row in means))
-        tasks = {task for _, task in panels}
         self._print_opening(suite, head, [first], brief=True)
-        matrix = list(_make_matrix(means, panels, len(tasks) > 1))
-        width = sum(2 + max(map(cell_len, map(str, column))) for column in zip(*matrix, strict=True))
-        if len(panels) > 1 and width <= self._console.width:
-            task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
-            title = f"{task}{first.metric}; gain in points, of baselines accuracy in %"
-            marks = ", ".join(f"{sign} {verdict_mark(verdict, head.margin)}" for verdict, sign in SIGNS.items())
-            self.table(title, list(map(str, matrix[0])), matrix[1:], marks, names=1)
-        else:
+        means = _select_means(rows, first)
+        if not self._print_matrix(means, first.metric, head.margin):
             self._print_panels(means, head.margin, named=False)
             if any(row.tie_group == NO_TIES for row in means):
                 self.say(TIES_FROM, "dim")
                 self.say("")
-        self._pace_and_end(means)
+        self._print_pace_and_end(means)
+        # who gains is of interest where the mean hides it
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
         self._print_roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
         self._print_retention([row for row in head.retention if row.policy == MEAN and row.metric == first.metric])
         self._print_beside_papers(msgspec.structs.replace(head, starts=[]))
 
+    def _print_matrix(self, means: Rows, metric: str, margin: float) -> bool:
+        """Print a line for each regime and a column for each panel; return whether there are several panels, and they fit."""
+        panels = list(dict.fromkeys((row.group, row.task) for row in means))
+        tasks = {task for _, task in panels}
+        heads, *lines = _make_matrix(means, panels, len(tasks) > 1)
+        width = _measure_widths([heads, *lines])[-1]
+        if len(panels) < 2 or width > self._console.width:
+            return False
+        task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
+        title = f"{task}{metric}; gain in points, of baselines accuracy in %"
+        marks = ", ".join(f"{sign} {verdict_mark(verdict, margin)}" for verdict, sign in SIGNS.items())
+        self.print_table(title, list(map(str, heads)), lines, marks, names=1)
+        return True
+
     def _print_panels(self, rows: Rows, margin: float, named: bool = True) -> None:
-        """With the columns that fit. named: with the policies' names."""
-        first = ["regime", "policy"][: 1 + named]
+        """Print a table for each panel, with the columns that fit. named: with the policies' names."""
         columns = select_columns("terminal")
-        own = (enumerate(part) for _, part in groupby(rows, key=attrgetter("group", "task", "metric", "regime")))
-        cells = [_make_cells(row, columns, margin, i == 0) for part in own for i, row in part]
-        lines = [[text for i, text in enumerate(line) if named or i != 1] for line in cells]
-        heads = [*first, *(s.head for s in columns)]
-        texts: list[list[str]] = [heads, *([str(cell) for cell in line] for line in lines)]
-        ends = accumulate(2 + max(map(cell_len, column)) for column in zip(*texts, strict=True))
-        fit = max(len(first) + _LEAST, sum(end <= self._console.width for end in ends))
+        heads = [*_FIRST_HEADS, *(statistic.head for statistic in columns)]
+        lines = []
+        for _, of_regime in groupby(rows, key=attrgetter("group", "task", "metric", "regime")):
+            for place, row in enumerate(of_regime):
+                lines.append(_make_cells(row, columns, margin, place == 0))
+        if not named:
+            del heads[1]
+            for line in lines:
+                del line[1]
+        first = len(_FIRST_HEADS) if named else 1
+        fit = self._count_fitting([heads, *lines], first + _LEAST)
         panels = groupby(zip(rows, lines, strict=True), key=lambda line: (line[0].group, line[0].task, line[0].metric))
         for (group, task, metric), members in panels:
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
-            self.table(title, heads[:fit], [line[:fit] for _, line in members], names=len(first))
+            shown = [line[:fit] for _, line in members]
+            self.print_table(title, heads[:fit], shown, names=first)
 
-    def _pace_and_end(self, rows: Rows) -> None:
+    def _count_fitting(self, lines: Sequence[Sequence[Cell]], least: int) -> int:
+        """Return how many of the first columns fit beside each other on the page, and at least so many."""
+        widths = _measure_widths(lines)
+        fitting = sum(width <= self._console.width for width in widths)
+        return max(least, fitting)
+
+    def _print_pace_and_end(self, rows: Rows) -> None:
         """Print pace, reach and gain at equal cost of these rows, a table a group, with the columns that fit."""
         compared = [row for row in rows if row.pace_curve or row.equal_cost_baseline]
         for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
-            lines = [[*make_pace_line(row)] for row in own]
-            columns = list(zip(HEADS, *lines, strict=True))
-            columns = [column for column in columns if set(column[1:]) - {"–", ""}]
-            ends = accumulate(2 + max(map(cell_len, column)) for column in columns)
-            fit = max(_LEAST, sum(end <= self._console.width for end in ends))
-            heads, *texts = zip(*columns[:fit], strict=True)
-            self.table(
-                f"{group}: pace and end; {task}, {metric}, gains in points, 95 % intervals", heads, texts, names=1
-            )
+            lines = [make_pace_line(row) for row in own]
+            heads, *texts = _drop_empty_columns([HEADS, *lines])
+            fit = self._count_fitting([heads, *texts], _LEAST)
+            title = f"{group}: pace and end; {task}, {metric}, gains in points, 95 % intervals"
+            self.print_table(title, heads[:fit], [line[:fit] for line in texts], names=1)
         for note in write_pace_notes(compared):
             self.say(note, "dim")
         if compared:
             self.say("")
 
-    def _other_questions(self, rows: Rows) -> None:
+    def _print_other_questions(self, rows: Rows) -> None:
         """Print the gains for the questions that were asked, and for others of the same kind."""
+        heads = ("regime", "over seeds", "over seeds and questions")
         compared = [row for row in rows if row.gain_questions_interval]
         for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
-            lines = [
-                (
-                    row.regime,
-                    POINTS.with_interval(row.gain, row.gain_interval),
-                    POINTS.interval(row.gain_questions_interval),
-                )
-                for row in own
-            ]
+            lines = []
+            for row in own:
+                over_seeds = POINTS.with_interval(row.gain, row.gain_interval)
+                over_both = POINTS.interval(row.gain_questions_interval)
+                lines.append((row.regime, over_seeds, over_both))
             title = f"{group}: for other questions than these; {task}, {metric}, gains in points, 95 % intervals"
-            self.table(title, ("regime", "over seeds", "over seeds and questions"), lines, names=1)
+            self.print_table(title, heads, lines, names=1)
 
     def _print_checkpoint_choice(self, rows: Sequence[CheckpointRow]) -> None:
         """Print what the choice of a checkpoint would change, a table a group."""
+        heads = ("regime", "last", "best on validation", "best on test", "flattered", "curves")
         for group, own in groupby(rows, key=attrgetter("group")):
-            lines = [
-                (
-                    row.regime,
-                    PERCENT.text(row.last),
-                    PERCENT.text(row.best_on_validation),
-                    PERCENT.text(row.best_on_test),
-                    POINTS.text(row.flattered),
-                    str(row.curves),
-                )
-                for row in own
-            ]
+            lines = []
+            for row in own:
+                accuracies = [PERCENT.text(one) for one in (row.last, row.best_on_validation, row.best_on_test)]
+                lines.append((row.regime, *accuracies, POINTS.text(row.flattered), str(row.curves)))
             title = f"{group}: the same runs by another checkpoint; held-out curve, accuracy in %"
-            heads = ("regime", "last", "best on validation", "best on test", "flattered", "curves")
-            self.table(title, heads, lines, CHECKPOINTS_NOTE)
+            self.print_table(title, heads, lines, CHECKPOINTS_NOTE)
 
-    def _by_task(self, rewards: Sequence[TaskReward], helped: Sequence[TaskHelp]) -> None:
+    def _print_by_task(self, rewards: Sequence[TaskReward], helped: Sequence[TaskHelp]) -> None:
         """Print, of mixed training, the rewards by task and who helps whom on what, a table a group each."""
         for group, own in groupby(rewards, key=attrgetter("group")):
-            lines = [
-                (
-                    *(one.regime, one.policy, one.task),
-                    *map(
-                        PERCENT.text, (one.first, one.last, one.all_wrong, one.rescued, one.curve_first, one.curve_last)
-                    ),
-                )
-                for one in own
-            ]
-            heads = (
-                "regime",
-                "policy",
-                "task",
-                "first",
-                "last",
-                "all wrong",
-                "rescued",
-                "curve at 0",
-                "curve at the end",
-            )
-            self.table(f"{group}: training by task", heads, lines, TASKS_NOTE, names=3)
+            lines = []
+            for one in own:
+                shares = (one.first, one.last, one.all_wrong, one.rescued, one.curve_first, one.curve_last)
+                percent = [PERCENT.text(share) for share in shares]
+                lines.append((one.regime, one.policy, one.task, *percent))
+            self.print_table(f"{group}: training by task", _TASK_HEADS, lines, TASKS_NOTE, names=3)
         for group, of_group in groupby(helped, key=attrgetter("group")):
-            counts = [
-                (one.regime, one.author, one.receiver, one.task, *map(str, (one.received, one.right, one.used)))
-                for one in of_group
-            ]
-            columns = ("regime", "from", "to", "task", "received", "right", "used")
-            self.table(f"{group}: who helps whom on what", columns, counts, HELP_NOTE, names=4)
+            counts = []
+            for helper in of_group:
+                numbers = [str(number) for number in (helper.received, helper.right, helper.used)]
+                counts.append((helper.regime, helper.author, helper.receiver, helper.task, *numbers))
+            self.print_table(f"{group}: who helps whom on what", _HELP_HEADS, counts, HELP_NOTE, names=4)
 
     def _print_roles(self, roles: Sequence[RoleRow]) -> None:
         """Print the gains of the stronger and of the weaker member at the start, a table a group."""
+        heads = ("regime", "stronger", "weaker", "stronger less weaker", "seeds")
         for (group, task, metric), own in groupby(roles, key=attrgetter("group", "task", "metric")):
-            lines = [
-                (
-                    role.regime,
-                    POINTS.with_interval(role.stronger, role.stronger_interval),
-                    POINTS.with_interval(role.weaker, role.weaker_interval),
-                    POINTS.with_interval(role.apart, role.apart_interval),
-                    str(role.seeds),
-                )
-                for role in own
-            ]
+            lines = []
+            for role in own:
+                stronger = POINTS.with_interval(role.stronger, role.stronger_interval)
+                weaker = POINTS.with_interval(role.weaker, role.weaker_interval)
+                apart = POINTS.with_interval(role.apart, role.apart_interval)
+                lines.append((role.regime, stronger, weaker, apart, str(role.seeds)))
             title = f"{group}: by role at the start; {task}, {metric}, gains in points, 95 % intervals"
-            self.table(title, ("regime", "stronger", "weaker", "stronger less weaker", "seeds"), lines, names=1)
+            self.print_table(title, heads, lines, names=1)
 
     def _print_retention(self, rows: Sequence[RetentionRow]) -> None:
         """Print what training left of tasks that it did not train, a table a group, task and metric."""
+        heads = ("regime", "policy", "before", "after", "change", "over baseline", "seeds")
         for (group, task, metric), own in groupby(rows, key=attrgetter("group", "task", "metric")):
-            lines = [
-                (
-                    row.regime,
-                    "mean" if row.policy == MEAN else row.policy,
-                    PERCENT.text(row.before),
-                    PERCENT.text(row.after),
-                    POINTS.with_interval(row.change, row.change_interval),
-                    POINTS.with_interval(row.over_baseline, row.over_baseline_interval),
-                    str(row.seeds),
-                )
-                for row in own
-            ]
+            lines = []
+            for row in own:
+                policy = "mean" if row.policy == MEAN else row.policy
+                accuracies = PERCENT.text(row.before), PERCENT.text(row.after)
+                change = POINTS.with_interval(row.change, row.change_interval)
+                over_baseline = POINTS.with_interval(row.over_baseline, row.over_baseline_interval)
+                lines.append((row.regime, policy, *accuracies, change, over_baseline, str(row.seeds)))
             title = (
                 f"{group}: {task}, which was not trained; {metric}, accuracy in %, changes in points, 95 % intervals"
             )
-            heads = ("regime", "policy", "before", "after", "change", "over baseline", "seeds")
-            self.table(title, heads, lines, names=2)
+            self.print_table(title, heads, lines, names=2)
 
     def _print_claims(self, claims: Sequence[ClaimAnswer]) -> None:
         """Print what was claimed before the suite ran, with the answers."""
         if not claims:
             return
-        lines = [
-            (
-                one.claim.name,
-                one.words,
-                one.answer,
-                one.number if one.value is not None else "–",
-                "–" if one.p is None else f"{one.p:.3f}",
-                f"{one.done} of {one.planned}",
-            )
-            for one in claims
-        ]
+        lines = []
+        for one in claims:
+            number = one.number if one.value is not None else "–"
+            p = "–" if one.p is None else f"{one.p:.3f}"
+            lines.append((one.claim.name, one.words, one.answer, number, p, f"{one.done} of {one.planned}"))
         heads = ("claim", "says", "answer", "number", "p", "seeds")
-        self.table("Claimed before it ran", heads, lines, CLAIMS_NOTE)
+        self.print_table("Claimed before it ran", heads, lines, CLAIMS_NOTE)
         for one in claims:
             if one.reason:
                 self.say(f"{one.claim.name}: {one.reason}.", "dim")
 
-    def lines(self, suite: str, rows: Rows, head: Heading) -> None:
+    def print_lines(self, rows: Rows, head: Heading) -> None:
+        """Print all rows as one table in Markdown."""
         self._print_claims(head.claims)
         columns = select_columns("markdown")
-        lines = []
-        for row in rows:
-            regime = _escape_cell(row.regime)
-            names = [
-                _escape_cell(row.group),
-                _escape_cell(row.task),
-                row.metric,
-                f"**{regime}**" if row.best else regime,
-            ]
-            names.append("mean" if row.policy == MEAN else _escape_cell(row.policy))
-            texts = ((s, _write_value(row, s, head.margin)) for s in columns)
-            lines.append([*names, *(text if s.numeric or s.interval_of else _escape_cell(text) for s, text in texts)])
-        heads = ["group", "task", "metric", "regime", "policy", *(s.head for s in columns)]
-        words = [5 + i for i, s in enumerate(columns) if not (s.numeric or s.interval_of)]
-        self._console.print(make_pipe_table(heads, lines, 5, words), end="")
+        lines = [_make_markdown_line(row, columns, head.margin) for row in rows]
+        names = ["group", "task", "metric", "regime", "policy"]
+        heads = [*names, *(statistic.head for statistic in columns)]
+        words = []
+        for place, statistic in enumerate(columns, start=len(names)):
+            if not (statistic.numeric or statistic.interval_of):
+                words.append(place)
+        self._console.print(make_pipe_table(heads, lines, len(names), words), end="")
         self._print_beside_papers(head)
 
     def _print_beside_papers(self, head: Heading) -> None:
+        """Print what a reader of a paper looks for: the starts, cells that are missing, processors of several kinds."""
+        heads = ("policy", "when", "strict", "lenient", "answers", "seeds")
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"
-            lines = [
-                (
-                    stage.policy if stage.moment == UNSTARTED else "",
-                    stage.moment if stage.moment in (UNSTARTED, STARTED) else f"RL: {stage.moment}",
-                    PERCENT.text(stage.strict),
-                    PERCENT.text(stage.lenient),
-                    f"{stage.answers:,}",
-                    str(stage.seeds),
-                )
-                for stage in stages
-            ]
-            self.table(title, ("policy", "when", "strict", "lenient", "answers", "seeds"), lines, STRICT)
+            lines = []
+            for stage in stages:
+                policy = stage.policy if stage.moment == UNSTARTED else ""
+                moment = stage.moment if stage.moment in (UNSTARTED, STARTED) else f"RL: {stage.moment}"
+                shares = PERCENT.text(stage.strict), PERCENT.text(stage.lenient)
+                lines.append((policy, moment, *shares, f"{stage.answers:,}", str(stage.seeds)))
+            self.print_table(title, heads, lines, STRICT)
         for title, missing in describe_gaps(head.missing).items():
             self._console.print(f"\n{title}:\n" if self._markdown else title)
             for line in missing:
@@ -413,39 +426,103 @@ class _Page:
             self.say("")
 
 
+_FIRST_HEADS = ("regime", "policy")
+_TASK_HEADS = (
+    "regime", "policy", "task", "first", "last", "all wrong", "rescued", "curve at 0", "curve at the end",
+)  # fmt: skip
+_HELP_HEADS = ("regime", "from", "to", "task", "received", "right", "used")
+
+
 def make_pipe_table(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
-    """A table in Markdown, numbers to the right: all but the first `names` columns and those of `words`."""
-    rules = ["---" if i < names or i in words else "---:" for i in range(len(heads))]
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heads, rules, *lines))
+    """Write a table in Markdown, numbers to the right: all but the first `names` columns and those of `words`."""
+    rules = ["---" if place < names or place in words else "---:" for place in range(len(heads))]
+    written = []
+    for line in (heads, rules, *lines):
+        cells = " | ".join(line)
+        written.append(f"| {cells} |\n")
+    return "".join(written)
 
 
-def _make_matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[str | Text]]:
+def _measure_widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
+    """Return, for each number of first columns, how many characters they take beside each other, two between each."""
+    widths = []
+    for column in zip(*lines, strict=True):
+        widest = max(cell_len(str(cell)) for cell in column)
+        widths.append(2 + widest)
+    return list(accumulate(widths))
+
+
+def _drop_empty_columns(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Return the lines without columns that say nothing of any row; the first line has the heads."""
+    kept = []
+    for place, (_, *texts) in enumerate(zip(*lines, strict=True)):
+        if set(texts) - {"–", ""}:
+            kept.append(place)
+    return [[line[place] for place in kept] for line in lines]
+
+
+def _select_means(rows: Rows, first: Headline) -> list[ShowRow]:
+    """Return the rows of a headline's metric and policy, and of groups of one policy, which have no mean."""
+    policies = Counter(group for group, _ in {(row.group, row.policy) for row in rows})
+    of_metric = [row for row in rows if row.metric == first.metric]
+    return [row for row in of_metric if row.policy == first.policy or policies[row.group] == 1]
+
+
+def _make_matrix(means: Rows, panels: Sequence[tuple[str, str]], tasks: bool) -> Iterator[list[Cell]]:
+    """Yield the heads, then a line for each regime with its gain on each panel. tasks: panels are named with their benchmarks."""
     by_panel = {(row.regime, row.group, row.task): row for row in means}
     yield ["regime", *(f"{group} {task}" if tasks else group for group, task in panels)]
     for regime in dict.fromkeys(row.regime for row in means):
-        rows = [by_panel.get((regime, *panel)) for panel in panels]
-        yield [
-            visible(regime),
-            *(Text(_shorten_row(row), _COLOURS.get(row.verdict, "")) if row else "" for row in rows),
-        ]
+        line: list[Cell] = [visible(regime)]
+        for panel in panels:
+            row = by_panel.get((regime, *panel))
+            line.append(Text(_shorten_row(row), _COLOURS.get(row.verdict, "")) if row else "")
+        yield line
 
 
 def _shorten_row(row: ShowRow) -> str:
+    """Write a gain with the sign of its verdict, of a baseline its accuracy."""
     if row.gain is None:
         return PERCENT.text(row.accuracy)
     return f"{POINTS.text(row.gain)} {SIGNS.get(row.verdict, '')}"
 
 
 def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first: bool) -> list[Cell]:
+    """Return a row's cells on a terminal. first: of its regime, whose name stands once."""
     style = _COLOURS.get(row.verdict, "")
-    return [
-        Text(visible(row.regime) if first else "", "bold" if row.best else ""),
-        "mean" if row.policy == MEAN else visible(row.policy),
-        *(Text(_write_value(row, s, margin), style if s.tinted else "") for s in columns),
-    ]
+    regime = Text(visible(row.regime) if first else "", "bold" if row.best else "")
+    policy = "mean" if row.policy == MEAN else visible(row.policy)
+    cells: list[Cell] = [regime, policy]
+    for statistic in columns:
+        value = _write_value(row, statistic, margin)
+        cells.append(Text(value, style if statistic.tinted else ""))
+    return cells
+
+
+def _make_markdown_line(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[str]:
+    """Return a row's cells in Markdown; names are others' words, which it must not obey."""
+    regime = _escape_cell(row.regime)
+    shown = f"**{regime}**" if row.best else regime
+    policy = "mean" if row.policy == MEAN else _escape_cell(row.policy)
+    line = [_escape_cell(row.group), _escape_cell(row.task), row.metric, shown, policy]
+    for statistic in columns:
+        value = _write_value(row, statistic, margin)
+        is_number = statistic.numeric or statistic.interval_of
+        line.append(value if is_number else _escape_cell(value))
+    return line
+
+
+def _escape_cells(row: Sequence[Cell]) -> list[str]:
+    return [_escape_cell(str(cell)) for cell in row]
+
+
+def _style_cells(row: Sequence[Cell]) -> list[Text]:
+    """Return a row's cells as texts with their styles; plain words get none."""
+    return [Text(visible(cell)) if isinstance(cell, str) else cell for cell in row]
 
 
 def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
+    """Write a row's value of a statistic, with its interval where one stands beside it."""
     value = getattr(row, column.name)
     beside = column.interval
     if beside:
@@ -467,58 +544,96 @@ _TUNED_NOTE = (
 
 
 def _render_tuning(page: _Page, results: TuningResults) -> None:
+    """Print what tuning gave: a table a group, what was chosen, how far the best trial was lucky, and the transfer."""
     tuning = results.tuning
     rows = results.rows
-    first = [r for r in rows if r.group == rows[0].group]
+    first = [row for row in rows if row.group == rows[0].group]
     trials = len(tuning.variants[0].trials)
     page.say("")
     page.say(f"Tuned under an equal budget: {trials} trials each, {tuning.metric} of {tuning.task}")
     for group, members in groupby(rows, key=attrgetter("group")):
-        page.table(group, _TUNED_HEADS, map(_tuned_cells, members))
+        page.print_table(group, _TUNED_HEADS, map(_make_tuned_cells, members))
     for row in first:
-        chosen = next(v for v in tuning.variants if (v.variant, v.on) == (row.variant, row.on))
-        published = next(t.settings for t in chosen.trials if t.number == 0)
-        changed = ", ".join(f"{k} {published[k]} -> {v}" for k, v in row.settings.items() if v != published[k])
-        page.say(f"{chosen.label}: {f'trial {chosen.chosen}: {changed}' if changed else 'the defaults were best'}")
-    leads = [(r.promised, r.kept) for r in first if r.kept is not None]
-    if leads:
-        promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
-        page.say(
-            f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
-            f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
-        )
-    page.say(_TUNED_NOTE + ("" if "@" in tuning.suite else f"; trials are cells of the suite {tuning.trials_in}"))
+        page.say(_write_chosen(tuning, row))
+    optimism = _write_optimism(first, trials)
+    if optimism:
+        page.say(optimism)
+    # imported results keep no trials
+    trials_in = "" if "@" in tuning.suite else f"; trials are cells of the suite {tuning.trials_in}"
+    page.say(_TUNED_NOTE + trials_in)
     if results.transfer:
         page.say("")
         page.say("Transfer: settings that different tuning groups chose, used on the same group")
     for (group, one, other), moved in groupby(results.transfer, key=attrgetter("group", "first_on", "second_on")):
         heads = ("regime", f"tuned on {one}", f"tuned on {other}", "first less second")
-        lines = [(r.variant, PERCENT.text(r.first), PERCENT.text(r.second), r.apart) for r in moved]
-        page.table(group, heads, lines)
+        lines = [(row.variant, PERCENT.text(row.first), PERCENT.text(row.second), row.apart) for row in moved]
+        page.print_table(group, heads, lines)
 
 
-def _tuned_cells(row: TuningRow) -> list[str]:
+def _write_chosen(tuning: Tuning, row: TuningRow) -> str:
+    """Say which trial of a regime was chosen, and what it changes of the defaults."""
+    chosen = next(one for one in tuning.variants if (one.variant, one.on) == (row.variant, row.on))
+    defaults = next(trial.settings for trial in chosen.trials if trial.number == 0)
+    changes = [f"{name} {defaults[name]} -> {value}" for name, value in row.settings.items() if value != defaults[name]]
+    if not changes:
+        return f"{chosen.label}: the defaults were best"
+    return f"{chosen.label}: trial {chosen.chosen}: {', '.join(changes)}"
+
+
+def _write_optimism(rows: Sequence[TuningRow], trials: int) -> str:
+    """Say how much of the best trial's lead was luck, mean over the choices; empty where no other seeds have shown it."""
+    leads = [(row.promised, row.kept) for row in rows if row.kept is not None]
+    if not leads:
+        return ""
+    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
+    return (
+        f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
+        f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
+    )
+
+
+def _make_tuned_cells(row: TuningRow) -> list[str]:
+    """Return a row's cells, in the order of `_TUNED_HEADS`."""
+    regime = f"{row.variant}, tuned on {row.on}" if row.on else row.variant
+    published_gain = POINTS.with_interval(row.published_gain, row.published_interval)
+    tuned_gain = POINTS.with_interval(row.tuned_gain, row.tuned_interval)
+    change = POINTS.with_interval(row.change, row.change_interval)
+    over_trials = f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}"
+    if row.failed:
+        over_trials += f", {row.failed} failed"
     return [
-        f"{row.variant}, tuned on {row.on}" if row.on else row.variant, PERCENT.text(row.published),
-        POINTS.with_interval(row.published_gain, row.published_interval), PERCENT.text(row.tuned),
-        POINTS.with_interval(row.tuned_gain, row.tuned_interval), POINTS.with_interval(row.change, row.change_interval),
-        f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}" + (f", {row.failed} failed" if row.failed else ""),
-        POINTS.text(row.promised), POINTS.text(row.kept), f"{row.cpu_seconds:,.0f}",
-    ]  # fmt: skip
+        regime,
+        PERCENT.text(row.published),
+        published_gain,
+        PERCENT.text(row.tuned),
+        tuned_gain,
+        change,
+        over_trials,
+        POINTS.text(row.promised),
+        POINTS.text(row.kept),
+        f"{row.cpu_seconds:,.0f}",
+    ]
 
 
 # For programs and papers ----------------------------------------------------------------------------------------------
 
 
-def _write_csv(suite: str, rows: Rows, head: Heading) -> str:
+def _write_csv(suite: str, rows: Rows) -> str:
+    """Write a line for each row, its intervals in two columns; no text is a formula to a spreadsheet."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    ends = {name: (f"{name}_low", f"{name}_high") for name in ShowRow.__struct_fields__ if name.endswith("interval")}
-    writer.writerow(["suite", *(part for name in ShowRow.__struct_fields__ for part in ends.get(name, (name,)))])
+    names = ["suite"]
+    for name in ShowRow.__struct_fields__:
+        names += [f"{name}_low", f"{name}_high"] if name.endswith("interval") else [name]
+    writer.writerow(names)
     for row in rows:
         values: list[object] = [suite]
         for name, value in msgspec.structs.asdict(row).items():
-            values += (value or (None, None)) if name in ends else [value if value == MEAN else harmless(value)]
+            if name.endswith("interval"):
+                values += value or (None, None)
+            else:
+                # the mean's name would be a formula, too
+                values.append(value if value == MEAN else harmless(value))
         writer.writerow(values)
     return out.getvalue()
 
@@ -531,16 +646,21 @@ def _escape_cell(text: str) -> str:
 
 
 def _write_latex(suite: str, rows: Rows, head: Heading) -> str:
+    """Write a table for each benchmark and metric: a line for each regime, a column for each policy of each group."""
     parts = []
     for task, metric in sorted({(row.task, row.metric) for row in rows}):
-        by_column = {
-            (row.regime, (row.group, row.policy)): row for row in rows if (row.task, row.metric) == (task, metric)
-        }
-        regimes, columns = (list(dict.fromkeys(key[i] for key in by_column)) for i in (0, 1))
+        of_part = [row for row in rows if (row.task, row.metric) == (task, metric)]
+        by_column = {(row.regime, (row.group, row.policy)): row for row in of_part}
+        regimes = list(dict.fromkeys(regime for regime, _ in by_column))
+        columns = list(dict.fromkeys(column for _, column in by_column))
         parts.append((task, metric, regimes, columns, by_column))
-    remarks = [f"{title}: {line}" for title, missing in describe_gaps(head.missing).items() for line in missing]
-    remarks += [head.processors] if head.processors else []
-    return _TEMPLATES.get_template("show.tex.tmpl").render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
+    remarks = []
+    for title, missing in describe_gaps(head.missing).items():
+        remarks += [f"{title}: {line}" for line in missing]
+    if head.processors:
+        remarks.append(head.processors)
+    template = _TEMPLATES.get_template("show.tex.tmpl")
+    return template.render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
 
 
 _TEX = str.maketrans(

@@ -79,18 +79,19 @@ class _Done(NamedTuple):
 def write_unpaired(connection: duckdb.DuckDBPyConnection, suites: Collection[str]) -> None:
     """Judge those suites of the open database anew, from its cells and their first steps, into its table `unpaired`."""
     names = sorted(suites)
-    rows = connection.sql(_CELLS, params=[names]).to_arrow_table().to_pylist()
-    reasons = find_unpaired([_done_of_row(row) for row in rows])
+    found = connection.sql(_CELLS, params=[names]).to_arrow_table()
+    reasons = find_unpaired([_make_done(row) for row in found.to_pylist()])
     connection.execute("DELETE FROM unpaired WHERE suite IN (SELECT unnest($1::VARCHAR[]))", [names])
     if reasons:
-        of, cells = zip(*reasons, strict=True)
-        connection.register("found", pa.table({"suite": of, "cell": cells, "why": list(reasons.values())}))
+        suites_of, cells = zip(*reasons, strict=True)
+        table = pa.table({"suite": suites_of, "cell": cells, "why": list(reasons.values())})
+        connection.register("found", table)
         connection.execute("INSERT INTO unpaired FROM found")
         connection.unregister("found")
 
 
 def find_unpaired(cells: Iterable[_Done]) -> dict[tuple[str, str], str]:
-    """By suite and key, why a cell or base checkpoint is not paired.
+    """Return, by suite and key, why a cell or base checkpoint is not paired.
 
     Cells of a group and seed are compared with the baseline's; without one, with the first variant's in the suite's order.
     """
@@ -113,18 +114,21 @@ def find_unpaired(cells: Iterable[_Done]) -> dict[tuple[str, str], str]:
                 reasons[done.suite, done.key] = _in_words(why, reference)
     for base in bases:
         seen = references.get((base.suite, base.group, base.seed))
-        if seen and (why := _explain_apart(base, seen)):
+        why = _explain_apart(base, seen) if seen else ""
+        if seen and why:
             reasons[base.suite, base.key] = _in_words(why, seen)
     return reasons
 
 
 def _in_words(why: str, reference: _Done) -> str:
-    """With what it was compared with, and what to do about results that were made here."""
-    return why.format(f"{reference.group}/{reference.regime}") + ("" if "@" in reference.suite else _AGAIN)
+    """Write a reason with what it was compared with, and what to do about results that were made here."""
+    compared_with = f"{reference.group}/{reference.regime}"
+    advice = "" if "@" in reference.suite else _AGAIN
+    return why.format(compared_with) + advice
 
 
 def _explain_apart(one: _Done, reference: _Done) -> str:
-    """Why both may have started from other weights, or empty."""
+    """Say why both may have started from other weights; empty where they have not."""
     names = [name for name in one.starts if name in reference.starts]
     known = [name for name in names if one.starts[name] and reference.starts[name]]
     if any(one.starts[name] != reference.starts[name] for name in known):
@@ -132,80 +136,97 @@ def _explain_apart(one: _Done, reference: _Done) -> str:
     unknown = [name for name in names if name not in known]
     policies = {policy["name"]: policy for policy in reference.models.get("policies", ())}
     made = [name for name in unknown if name in policies and _is_made(policies[name])]
-    models, theirs = (done.identity.get("models", {}) for done in (one, reference))
-    if any(models[name] != theirs[name] for name in unknown if name in models and name in theirs):
+    models = one.identity.get("models", {})
+    theirs = reference.identity.get("models", {})
+    in_both = [name for name in unknown if name in models and name in theirs]
+    if any(models[name] != theirs[name] for name in in_both):
         return OTHER_WEIGHTS
     return _explain_made_apart(one, reference, made) if made else ""
 
 
 def _explain_made_apart(one: _Done, reference: _Done, policies: Sequence[str]) -> str:
-    """Of starts that were trained, and have no digest."""
-    versions = [done.identity.get("versions", {}) for done in (one, reference)]
-    if all("stage0" in each for each in versions) and versions[0]["stage0"] != versions[1]["stage0"]:
+    """Say why starts that were trained, and have no digest, may have other weights; empty where they have not."""
+    versions = one.identity.get("versions", {})
+    their_versions = reference.identity.get("versions", {})
+    both_known = "stage0" in versions and "stage0" in their_versions
+    if both_known and versions["stage0"] != their_versions["stage0"]:
         return OTHER_VERSION
     if not one.base and _first_draws(one) == _first_draws(reference) and one.first and reference.first:
-        same_verifier = versions[0].get("verification") == versions[1].get("verification")
+        # another verifier may judge the same answers otherwise
+        same_verifier = versions.get("verification") == their_versions.get("verification")
         columns = (*_SAMPLED, *_JUDGED) if same_verifier else _SAMPLED
-        seen = [[_select_values(done.first.get(name, {}), columns) for name in policies] for done in (one, reference)]
-        if seen[0] == seen[1]:
+        if _read_first_step(one, policies, columns) == _read_first_step(reference, policies, columns):
             return ""
         if _repeats_rows(one) and _repeats_rows(reference):
             return OTHER_FIRST_STEP
     if reference.numerics == "portable":
         return ""
-    processors = {_name_processor(done) for done in (one, reference)} - {""}
+    processors = {_name_processor(one), _name_processor(reference)} - {""}
     return OTHER_MACHINE if len(processors) > 1 else ""
 
 
 def _is_made(policy: Mapping[str, Any]) -> bool:
-    """Whether its start is trained by a machine, rather than published."""
+    """Say whether a policy's start is trained by a machine, rather than published."""
     return policy["model"].startswith("micro/") or bool(policy.get("stage0"))
 
 
 def _first_draws(done: _Done) -> tuple[object, ...]:
-    """What decides a first step's answers besides the weights."""
+    """Return what decides a first step's answers besides the weights."""
     asked = {name: value for name, value in done.training.items() if name not in _LEARNING}
     rollouts = done.training.get("rollouts")
     return asked, rollouts, done.draws, done.models, done.engine, done.identity.get("pool")
 
 
-def _select_values(row: Mapping[str, Any], columns: Sequence[str]) -> list[Any]:
-    return [row.get(name) for name in columns]
+def _read_first_step(done: _Done, policies: Sequence[str], columns: Sequence[str]) -> list[list[Any]]:
+    """Return these columns of each policy's first step."""
+    rows = [done.first.get(policy, {}) for policy in policies]
+    return [[row.get(column) for column in columns] for row in rows]
 
 
 def _repeats_rows(done: _Done) -> bool:
-    """Whether the same weights and draws give the same answers again: several threads, or vLLM, round otherwise in every run."""
+    """Say whether the same weights and draws give the same answers again; several threads, or vLLM, round otherwise each time."""
     return done.engine == "embedded" and "threads" not in done.machine
 
 
 def _name_processor(done: _Done) -> str:
-    return " with ".join(filter(None, (done.machine.get("processor"), done.machine.get("gpu"))))
+    """Return the processor of a cell, with the GPU where it had one; empty where neither is known."""
+    parts = (done.machine.get("processor"), done.machine.get("gpu"))
+    return " with ".join(filter(None, parts))
 
 
-def _done_of_row(row: Mapping[str, Any]) -> _Done:
+def _make_done(row: Mapping[str, Any]) -> _Done:
+    """Make a finished cell of its row of `_CELLS`."""
+    regime = row["regime"]
+    policies = row["policies"]
     starts = row["starts"] or []
+    # older cells have no digests
+    digests = dict(zip(policies, starts, strict=True)) if len(starts) == len(policies) else {}
+    draws = (row["stream"], row["budget"], row["sampling"], row["dynamic_sampling"])
+    # the baseline first, then in the suite's order
+    rank = (regime != row["baseline"], row["place"], row["cell"])
+    first_steps = row["first"] or ()
     return _Done(
         suite=row["suite"],
         key=row["cell"],
         base=row["kind"] == "base",
         group=row["group_name"],
-        regime=row["regime"],
+        regime=regime,
         seed=row["seed"],
-        starts=dict(zip(row["policies"], starts, strict=True)) if len(starts) == len(row["policies"]) else {},
+        starts=digests,
         engine=row["engine"],
         models=_parse_mapping(row["models"]),
         training=_parse_mapping(row["training"]),
         numerics=row["numerics"] or "",
-        draws=(row["stream"], row["budget"], row["sampling"], row["dynamic_sampling"]),
+        draws=draws,
         machine=_parse_mapping(row["machine"]),
         identity=_parse_mapping(row["identity"]),
-        rank=(row["regime"] != row["baseline"], row["place"], row["cell"]),
-        first={first["policy"]: first for first in row["first"] or ()},
+        rank=rank,
+        first={step["policy"]: step for step in first_steps},
     )
 
 
 @lru_cache(maxsize=1024)
 def _parse_mapping(text: str | None) -> Mapping[str, Any]:
-    """Of many cells the same text."""
+    """Return a JSON object, empty for anything else; many cells have the same text, which is parsed once."""
     value = json.loads(text or "{}")
     return value if isinstance(value, dict) else {}

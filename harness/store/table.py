@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from typing import Any, TypeVar
+from itertools import chain, groupby
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Shaped
 
 from harness.errors import StoreError
 from harness.statistics import (
@@ -46,6 +46,8 @@ from harness.store.read import Snapshot
 from harness.store.statistic import STATISTICS, SeedCost, TableRow
 
 _Item = TypeVar("_Item")
+# Group, benchmark and name of a line
+_LinePlace = tuple[str, str, str]
 
 
 def _number_distinct(items: Iterable[_Item]) -> dict[_Item, int]:
@@ -61,27 +63,16 @@ def compare_rows(
     chosen: panels of the mean, None for all. Returns the regimes in their order, and the comparisons by panel; under None
     stands that over the mean of the chosen panels.
     """
-    panels = _number_distinct((row.group, row.task) for row in rows)
-    names = _number_distinct(row.regime for row in rows)
-    seeds = _number_distinct(sorted({row.seed for row in rows}))
-    scores = np.full((len(panels), len(names), len(seeds)), np.nan)
-    noise = np.full(scores.shape, np.nan)
-    withheld = np.full(scores.shape[:2], "", dtype=object)
-    for row in rows:
-        panel = panels[row.group, row.task]
-        regime = names[row.regime]
-        seed = seeds[row.seed]
-        scores[panel, regime, seed] = row.accuracy
-        noise[panel, regime, seed] = row.noise
-        withheld[panel, regime] = row.withheld
-    baselines = {row.regime: names.get(row.baseline or "") for row in rows}
+    axes = _Axes.of_rows(rows)
+    scores, noise, withheld = _gather_scores(rows, axes)
+    baselines = {row.regime: axes.regimes.get(row.baseline or "") for row in rows}
     references = list(baselines.values())
-    inside = np.array([chosen is None or place in chosen for place in panels])
+    inside = np.array([chosen is None or place in chosen for place in axes.panels])
     comparisons = compare_regimes(scores, noise, references, margin, withheld, inside)
     members = []
-    for place in panels:
+    for place in axes.panels:
         of_panel = [row for row in rows if (row.group, row.task) == place]
-        members.append(_gather_members(of_panel, names, seeds))
+        members.append(_gather_members(of_panel, axes))
     differ = find_policy_differences(members, references, margin)
     told = [_tell_policies_apart(one, apart) for one, apart in zip(comparisons, differ, strict=False)]
     # The mean of one panel is that panel; that of several says nothing of policies
@@ -89,19 +80,59 @@ def compare_rows(
     for own, one in zip(told, comparisons, strict=False):
         if one is whole:
             whole = own
-    return list(names), dict(zip([*panels, None], [*told, whole], strict=True))
+    by_panel: dict[Place | None, Comparison] = dict(zip(axes.panels, told, strict=True))
+    by_panel[None] = whole
+    return list(axes.regimes), by_panel
 
 
-def _gather_members(rows: Sequence[SeedRow], names: Mapping[str, int], seeds: Mapping[int, int]) -> MemberScores | None:
+class _Axes(NamedTuple):
+    """The place of each panel (group and benchmark), regime and seed along the axes of arrays."""
+
+    panels: dict[Place, int]
+    regimes: dict[str, int]
+    seeds: dict[int, int]
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[SeedRow]) -> _Axes:
+        """Number panels and regimes as they come, seeds from small to large."""
+        panels = _number_distinct((row.group, row.task) for row in rows)
+        regimes = _number_distinct(row.regime for row in rows)
+        seeds = _number_distinct(sorted({row.seed for row in rows}))
+        return cls(panels, regimes, seeds)
+
+
+def _gather_scores(
+    rows: Sequence[SeedRow], axes: _Axes
+) -> tuple[
+    Float[np.ndarray, "panels regimes seeds"],
+    Float[np.ndarray, "panels regimes seeds"],
+    Shaped[np.ndarray, "panels regimes"],
+]:
+    """Put accuracies, their noise, and why verdicts are withheld into arrays; a score that is missing is NaN."""
+    scores = np.full((len(axes.panels), len(axes.regimes), len(axes.seeds)), np.nan)
+    noise = np.full(scores.shape, np.nan)
+    withheld = np.full(scores.shape[:2], "", dtype=object)
+    for row in rows:
+        panel = axes.panels[row.group, row.task]
+        regime = axes.regimes[row.regime]
+        seed = axes.seeds[row.seed]
+        scores[panel, regime, seed] = row.accuracy
+        noise[panel, regime, seed] = row.noise
+        withheld[panel, regime] = row.withheld
+    return scores, noise, withheld
+
+
+def _gather_members(rows: Sequence[SeedRow], axes: _Axes) -> MemberScores | None:
     """Put the members of one panel's rows into arrays; None where the rows are no means of policies."""
-    policies = list(dict.fromkeys(member.policy for row in rows for member in row.members))
+    members = chain.from_iterable(row.members for row in rows)
+    policies = _number_distinct(member.policy for member in members)
     if len(policies) < 2:
         return None
-    accuracy = np.full((len(policies), len(names), len(seeds)), np.nan)
+    accuracy = np.full((len(policies), len(axes.regimes), len(axes.seeds)), np.nan)
     noise = np.full(accuracy.shape, np.nan)
     for row in rows:
         for member in row.members:
-            place = policies.index(member.policy), names[row.regime], seeds[row.seed]
+            place = policies[member.policy], axes.regimes[row.regime], axes.seeds[row.seed]
             accuracy[place] = member.accuracy
             noise[place] = member.noise
     return MemberScores(accuracy, noise)
@@ -119,17 +150,19 @@ def _tell_policies_apart(comparison: Comparison, differ: Bool[np.ndarray, "regim
 
 def list_suites(snapshot: Snapshot) -> list[str]:
     """Return the names of the suites with cells, those of reference results last."""
-    names = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")["suite"].to_pylist()
+    found = snapshot.query("SELECT DISTINCT suite FROM cells ORDER BY suite")
+    names = found["suite"].to_pylist()
     return sorted(names, key=lambda suite: suite.endswith(MARK))
 
 
 def status_rows(snapshot: Snapshot, suite: str) -> list[dict[str, Any]]:
     """Return the cells that have a folder, or all evaluations where there is no cell."""
-    rows: list[dict[str, Any]] = snapshot.query(
+    found = snapshot.query(
         "SELECT cell AS key, regime, group_name AS 'group', seed, state, reason, attempts FROM current_cells WHERE suite = ? "
         "QUALIFY kind = 'cell' OR count_if(kind = 'cell') OVER () = 0 ORDER BY group_name, seed, regime",
         [suite],
-    ).to_pylist()
+    )
+    rows: list[dict[str, Any]] = found.to_pylist()
     return rows
 
 
@@ -147,6 +180,7 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
     regimes = list(cells.lines)
 
     def place_of(row: ShowRow) -> tuple[object, ...]:
+        """Return what a row is sorted by; a group's mean comes before its policies, greedy answers after sampled ones."""
         members = [MEAN, *cells.policies[row.group]]
         metric = row.metric == "greedy", row.metric
         return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
@@ -168,29 +202,50 @@ def make_rows(
     names, comparisons = compare_rows(seeds, margin)
     rivals = _find_rivals(policy, metric, cells, names, comparisons)
     rows = []
-    for (group, task, name), own in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
-        line = cells.lines[name]
+    for (group, task, name), of_line in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
         key = Key(group, policy, task, metric)
-        of_curves = not cells.curve_task or task == cells.curve_task
-        second_round = f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""
-        row = TableRow(
-            comparison=comparisons[group, task],
-            place=names.index(name),
-            reference=line.reference,
-            base=[np.nan if seed.base is None else seed.base for seed in own],
-            spent=cells.costs[key, name],
-            against=cells.costs.get((key, line.reference or ""), ()),
-            budget=line.budget + second_round,
-            policies=len(cells.policies[group]) if policy == MEAN else 1,
-            pace=cells.paces.find_pace(group, policy, name, margin) if of_curves else None,
-            rivals=rivals.get((group, task, name)),
-            beside=cells.gains_beside(key, name),
-            remark=remark_on(line.kind, json.loads(line.options or "{}"), line.trained.updates),
-            crossed=_estimate_crossed(key, line, cells) if other_questions else None,
-        )
+        family = _Line(comparisons[group, task], names.index(name), rivals.get((group, task, name)))
+        row = _gather_row(key, name, list(of_line), family, cells, margin)
+        if other_questions:
+            row = replace(row, crossed=_estimate_crossed(key, cells.lines[name], cells))
         values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}
-        rows.append(ShowRow(**key._asdict(), regime=name, variant=line.cells, **values))
+        rows.append(ShowRow(**key._asdict(), regime=name, variant=cells.lines[name].cells, **values))
     return rows
+
+
+class _Line(NamedTuple):
+    """What the tests of a family say of one line: the comparison on its panel, its place there, and its rivals."""
+
+    comparison: Comparison
+    place: int
+    rivals: Rivals | None
+
+
+def _gather_row(
+    key: Key, name: str, seeds: Sequence[SeedRow], family: _Line, cells: FinishedScores, margin: float
+) -> TableRow:
+    """Gather all that the statistics of one line are made from. name: of the line. seeds: its own."""
+    line = cells.lines[name]
+    reference = line.reference or ""
+    # what sampling more than once added to the budget, e.g. by a second round
+    second_round = f"+{line.sampled - 1:.0%}" if line.sampled > 1 else ""
+    of_curves = not cells.curve_task or key.task == cells.curve_task
+    pace = cells.paces.find_pace(key.group, key.policy, name, margin) if of_curves else None
+    options = json.loads(line.options or "{}")
+    return TableRow(
+        comparison=family.comparison,
+        place=family.place,
+        reference=line.reference,
+        base=[np.nan if seed.base is None else seed.base for seed in seeds],
+        spent=cells.costs[key, name],
+        against=cells.costs.get((key, reference), ()),
+        budget=line.budget + second_round,
+        policies=len(cells.policies[key.group]) if key.policy == MEAN else 1,
+        pace=pace,
+        rivals=family.rivals,
+        beside=cells.gains_beside(key, name),
+        remark=remark_on(line.kind, options, line.trained.updates),
+    )
 
 
 def _estimate_crossed(key: Key, line: TableLine, cells: FinishedScores) -> CrossedEstimate | None:
@@ -207,14 +262,14 @@ def _find_rivals(
     cells: FinishedScores,
     names: Sequence[str],
     comparisons: Mapping[Place | None, Comparison],
-) -> dict[tuple[str, str, str], Rivals]:
+) -> dict[_LinePlace, Rivals]:
     """Compare every line of one policy and metric with independent training at equal cost and at its best rate.
 
     names, comparisons: as `compare_rows` returned them. Returns the rivals by group, task and line; baselines have none.
     """
-    rivals: dict[tuple[str, str, str], Rivals] = {}
-    gains: dict[tuple[str, str, str], Estimate] = {}
-    verdicts: dict[tuple[str, str, str], str] = {}
+    rivals: dict[_LinePlace, Rivals] = {}
+    gains: dict[_LinePlace, Estimate] = {}
+    verdicts: dict[_LinePlace, str] = {}
     for key, lines in cells.by_key.items():
         if (key.policy, key.metric) != (policy, metric):
             continue
@@ -231,8 +286,9 @@ def _find_rivals(
             best, rates = choose_best_rate(line.multiple, candidates)
             best = best or nearest
             place = key.group, key.task, name
-            verdicts[place] = comparison.verdicts[names.index(name)]
-            gains[place] = comparison.gains[names.index(name)]
+            regime = names.index(name)
+            verdicts[place] = comparison.verdicts[regime]
+            gains[place] = comparison.gains[regime]
             rivals[place] = Rivals(
                 nearest=nearest.name,
                 nearest_cost=nearest.cost / cost,
@@ -253,9 +309,9 @@ def _list_candidates(key: Key, lines: Mapping[str, BySeed], cells: FinishedScore
         cost = _mean_cost(cells.costs[key, name])
         if is_independent_training(line, cells.lines) and cost:
             accuracy = float(np.mean([row.accuracy for row in by_seed.values()]))
-            candidates.append(
-                Candidate(name, line.trained.rate, line.multiple, cost, accuracy, dynamic=line.trained.dynamic)
-            )
+            trained = line.trained
+            candidate = Candidate(name, trained.rate, line.multiple, cost, accuracy, dynamic=trained.dynamic)
+            candidates.append(candidate)
     return candidates
 
 
