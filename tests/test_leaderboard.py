@@ -349,7 +349,7 @@ def test_the_first_screen_answers_four_questions_by_kind_of_pair(
         for text, answer in zip(texts, kind.answers, strict=True):
             assert answer.question in text
             assert answer.said in text
-    gains = [row for _, _, row in board.of("alike") if row.verdict in (GAINS, LOSES)]
+    gains = [row for _, _, row in board.list_gains("alike") if row.verdict in (GAINS, LOSES)]
     found = answers[0].answers[0].found
     assert len(gains) == len(found) > 0
     assert {one.number for one in found} == {POINTS.with_interval(r.gain, r.gain_corrected_interval) for r in gains}
@@ -375,7 +375,9 @@ def test_a_regimes_page_says_whose_it_is_and_where_it_ran(settings: Path) -> Non
     assert "**Status:** published" in text
     assert "Success\\-Gated Transfer" in text or "Success-Gated Transfer" in text, "the formula of docs/formulas.md"
     with Snapshot(settings) as snapshot:
-        ran = [row for name, _, row in make_board(snapshot, "all", taught=shares_by_steps).of() if name == "sgt"]
+        ran = [
+            row for name, _, row in make_board(snapshot, "all", taught=shares_by_steps).list_gains() if name == "sgt"
+        ]
     html = html_of(app)
     assert html.count('<a href="ranking?suite=') == len(ran) == 4
     assert all(POINTS.text(row.gain) in html for row in ran)

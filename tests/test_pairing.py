@@ -256,7 +256,7 @@ def test_two_digests_of_one_start_in_show_board_bundle_and_import(mixed: tuple[P
     assert words in " ".join(ok("show", "labs", "--results", results).split())
     assert _seeds(results, "labs") == {1, 3}
     with Snapshot(results) as snapshot:
-        seeds = [row.seeds for name, _, row in make_board(snapshot, "all").of("built") if name == "sgt"]
+        seeds = [row.seeds for name, _, row in make_board(snapshot, "all").list_gains("built") if name == "sgt"]
     assert seeds == [2]
 
     code, out, err = harness("bundle", "labs", "--results", results, "-o", tmp_path)

@@ -85,7 +85,7 @@ def answer_by_kind(board: Board, points: str) -> list[KindAnswers]:
 
 
 def _answer_gain(board: Board, kind: Kind, points: str) -> KindAnswer:
-    cells = board.of(kind)
+    cells = board.list_gains(kind)
     found = []
     for name, setting, row in cells:
         interval = row.gain_corrected_interval or row.gain_interval
@@ -105,7 +105,7 @@ def _answer_gain(board: Board, kind: Kind, points: str) -> KindAnswer:
 
 
 def _answer_pace(board: Board, kind: Kind) -> KindAnswer:
-    cells = board.of(kind)
+    cells = board.list_gains(kind)
     known = [
         KindFinding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=row.kappa_interval)
         for name, setting, row in cells
@@ -116,7 +116,7 @@ def _answer_pace(board: Board, kind: Kind) -> KindAnswer:
 
 
 def _answer_reach(board: Board, kind: Kind) -> KindAnswer:
-    cells = board.of(kind)
+    cells = board.list_gains(kind)
     known = [
         KindFinding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=row.reach_interval)
         for name, setting, row in cells
@@ -127,7 +127,7 @@ def _answer_reach(board: Board, kind: Kind) -> KindAnswer:
 
 
 def _answer_harm(board: Board, kind: Kind) -> KindAnswer:
-    lines = board.by_role(kind)
+    lines = board.list_roles(kind)
     known = sum((role.stronger is not None) + (role.weaker is not None) for _, _, role in lines)
     below = 0
     found = []

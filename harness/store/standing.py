@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, permutations
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -59,22 +59,24 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
+        """Return the pair's name, of more policies their number."""
         if len(self.policies) < 3:
             return " × ".join(self.policies)
         return f"{len(self.policies)} families"
 
     @property
     def pair(self) -> tuple[object, ...]:
-        """The same for settings of the same models with the same kind of starts on the same benchmark."""
+        """Return what is the same for settings of the same models with the same kind of starts on the same benchmark."""
         return self.kind, self.task, *sorted(self.models)
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """How much training, and from what kind of bases."""
+        """Return how much training there was, and from what kind of bases."""
         return self.steps, self.prompts, self.rollouts, self.own_bases
 
     @property
     def names(self) -> str:
+        """Return the names of its suites."""
         return joined([suite.removesuffix(MARK) for suite in self.suites])
 
 
@@ -119,27 +121,34 @@ class Board(msgspec.Struct, frozen=True):
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        return tuple(setting for section in self.sections for setting in section.settings)
+        """Return the settings of all sections."""
+        every: list[Setting] = []
+        for section in self.sections:
+            every += section.settings
+        return tuple(every)
 
-    def of(self, kind: Kind | None = None) -> list[tuple[str, Setting, ShowRow]]:
-        """Regime and gain in each setting of that kind, or of all."""
-        return [
-            (line.regime, setting, cell)
-            for section in self.sections
-            for line in section.standings
-            for setting, cell in zip(section.settings, line.cells, strict=True)
-            if kind in (None, section.kind) and not isinstance(cell, str)
-        ]
+    def list_gains(self, kind: Kind | None = None) -> list[tuple[str, Setting, ShowRow]]:
+        """Return regime and gain in each setting of that kind, or of all."""
+        gains: list[tuple[str, Setting, ShowRow]] = []
+        for section in self._select_sections(kind):
+            for line in section.standings:
+                for setting, cell in zip(section.settings, line.cells, strict=True):
+                    if not isinstance(cell, str):
+                        gains.append((line.regime, setting, cell))
+        return gains
 
-    def by_role(self, kind: Kind) -> list[tuple[str, Setting, RoleRow]]:
-        """Regime and gains by role in each setting of that kind in which they are known."""
-        return [
-            (line.regime, setting, role)
-            for section in self.sections
-            for line in section.standings
-            for setting, role in zip(section.settings, line.roles, strict=True)
-            if section.kind == kind and role is not None
-        ]
+    def list_roles(self, kind: Kind) -> list[tuple[str, Setting, RoleRow]]:
+        """Return regime and gains by role in each setting of that kind in which they are known."""
+        roles: list[tuple[str, Setting, RoleRow]] = []
+        for section in self._select_sections(kind):
+            for line in section.standings:
+                for setting, role in zip(section.settings, line.roles, strict=True):
+                    if role is not None:
+                        roles.append((line.regime, setting, role))
+        return roles
+
+    def _select_sections(self, kind: Kind | None) -> list[Section]:
+        return [section for section in self.sections if kind in (None, section.kind)]
 
 
 class _Variant(msgspec.Struct):
@@ -175,57 +184,79 @@ def make_board(
     described = {row["suite"]: row for row in stored}
     ran = _find_variants(snapshot)
     held: list[_Held] = []
-    for suite in without_trials(sorted(described, key=lambda name: (name.endswith(MARK), name))):
-        config = json.loads(described[suite]["config"])
-        for one in _hold_suite(snapshot, suite, described[suite]["baseline"], config, ran, which, margin, taught):
+    # one's own suites before reference results: the first of equal settings stays
+    suites = sorted(described, key=lambda name: (name.endswith(MARK), name))
+    for name in without_trials(suites):
+        config = json.loads(described[name]["config"])
+        suite = _Suite(name, described[name]["baseline"], config)
+        for one in _hold_suite(snapshot, suite, ran, which, margin, taught):
             _add_setting(held, one)
-    sections = [_make_section(kind, [one for one in held if one.setting.kind == kind], which) for kind in KINDS]
-    return Board(tuple(section for section in sections if section.settings), _find_unlike(held))
+    sections = []
+    for kind in KINDS:
+        of_kind = [one for one in held if one.setting.kind == kind]
+        section = _make_section(kind, of_kind, which)
+        if section.settings:
+            sections.append(section)
+    return Board(tuple(sections), _find_unlike(held))
+
+
+class _Suite(NamedTuple):
+    """A suite as it is stored. config: its file, with all defaults."""
+
+    name: str
+    baseline: str
+    config: Mapping[str, Any]
+
+    @property
+    def variants(self) -> dict[str, Mapping[str, Any]]:
+        """Return its regimes by their names."""
+        return {variant["name"]: variant for variant in self.config.get("regimes", ())}
+
+    def has_plain_baseline(self) -> bool:
+        """Say whether the baseline's objective is GRPO's, or not known."""
+        baseline = self.variants.get(self.baseline, {"options": {}})
+        return bool(baseline["options"].get("objective", "grpo") == "grpo")
 
 
 def _hold_suite(
     snapshot: Snapshot,
-    suite: str,
-    baseline: str,
-    config: Mapping[str, Any],
+    suite: _Suite,
     ran: Mapping[tuple[str, str], dict[str, _Variant]],
     which: Settings,
     margin: float,
     taught: Taught | None,
 ) -> Iterator[_Held]:
     """Yield the settings of one suite, by its first metric; none where its baseline has another objective than GRPO's."""
-    variants = {variant["name"]: variant for variant in config.get("regimes", ())}
-    if variants.get(baseline, {"options": {}})["options"].get("objective", "grpo") != "grpo":
+    if not suite.has_plain_baseline():
         return
-    cells = read_finished(snapshot, suite)
+    cells = read_finished(snapshot, suite.name)
     metric = next((row.metric for row in cells.rows if row.policy == MEAN), "")
     if not metric:
         return
-    training = config.get("training", {})
-    shapes = _find_shapes(config, training, taught)
-    choosers = _find_shapes(config.get("tune") or {}, training, taught)
+    training = suite.config.get("training", {})
+    shapes = _find_shapes(suite.config, training, taught)
+    choosers = _find_shapes(suite.config.get("tune") or {}, training, taught)
     roles = {(role.group, role.task, role.regime): role for role in role_rows(cells, metric)}
     rows = make_rows(MEAN, metric, cells, margin)
     for (group, task), own in groupby(rows, key=lambda row: (row.group, row.task)):
         lines = list(own)
         if group not in shapes:
             continue
-        kept = _select_lines(lines, variants, which, choosers, shapes[group].kind)
+        shape = shapes[group]
+        kept = _select_lines(lines, suite.variants, which, choosers, shape.kind)
         if not kept:
             continue
-        setting = msgspec.structs.replace(
-            shapes[group],
-            suites=(suite,),
-            task=task,
-            seeds=max(row.seeds for row in kept.values()),
-            alone=next((row.accuracy for row in lines if row.regime == baseline), None),
-        )
-        there = ran.get((suite, group), {})
-        keys = frozenset(there.get(baseline, _NOTHING).keys)
+        seeds = max(row.seeds for row in kept.values())
+        alone = next((row.accuracy for row in lines if row.regime == suite.baseline), None)
+        setting = msgspec.structs.replace(shape, suites=(suite.name,), task=task, seeds=seeds, alone=alone)
+        there = ran.get((suite.name, group), {})
+        keys = frozenset(there.get(suite.baseline, _NOTHING).keys)
         tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
-        own_roles = {
-            name: roles[group, task, row.regime] for name, row in kept.items() if (group, task, row.regime) in roles
-        }
+        own_roles = {}
+        for name, row in kept.items():
+            place = group, task, row.regime
+            if place in roles:
+                own_roles[name] = roles[place]
         yield _Held(setting, kept, own_roles, keys, there, tuned)
 
 
@@ -246,8 +277,10 @@ def _find_variants(snapshot: Snapshot) -> dict[tuple[str, str], dict[str, _Varia
     """Return what ran, by suite and group, then by variant."""
     ran: dict[tuple[str, str], dict[str, _Variant]] = {}
     query = "SELECT suite, group_name, regime, regime_type, cell, state FROM current_cells WHERE kind = 'cell'"
-    for suite, group, regime, kind, key, state in (row.values() for row in snapshot.query(query).to_pylist()):
-        variant = ran.setdefault((suite, group), {}).setdefault(regime, _Variant(kind))
+    for row in snapshot.query(query).to_pylist():
+        suite, group, regime, kind, key, state = row.values()
+        of_group = ran.setdefault((suite, group), {})
+        variant = of_group.setdefault(regime, _Variant(kind))
         variant.keys.add(key)
         variant.states.add(state)
     return ran
@@ -257,18 +290,31 @@ def _add_setting(held: list[_Held], new: _Held) -> None:
     """Add a setting: beside the others, or to one whose baseline has the same cells, if both have the same numbers of what both
     have."""
     for old in held:
-        alike = (old.setting.group, old.setting.task, old.same) == (new.setting.group, new.setting.task, new.same)
-        both = old.rows.keys() & new.rows.keys()
-        if alike and all(_compared_numbers(old.rows[name]) == _compared_numbers(new.rows[name]) for name in both):
-            for name, row in new.rows.items():
-                # corrected for what each suite compares: the most cautious one
-                old.rows[name] = max(old.rows.get(name, row), row, key=_interval_width)
-            old.roles = {**new.roles, **old.roles}
-            old.ran = {**new.ran, **old.ran}
-            old.tuned = old.tuned | new.tuned
-            old.setting = msgspec.structs.replace(old.setting, suites=(*old.setting.suites, *new.setting.suites))
+        if _hold_the_same(old, new):
+            _merge_setting(old, new)
             return
     held.append(new)
+
+
+def _hold_the_same(one: _Held, other: _Held) -> bool:
+    """Say whether both are one setting: the baseline's cells are the same, and so are the numbers of what both have."""
+    place = one.setting.group, one.setting.task, one.same
+    if place != (other.setting.group, other.setting.task, other.same):
+        return False
+    both = one.rows.keys() & other.rows.keys()
+    return all(_compared_numbers(one.rows[name]) == _compared_numbers(other.rows[name]) for name in both)
+
+
+def _merge_setting(old: _Held, new: _Held) -> None:
+    """Add what another suite holds of the same setting."""
+    for name, row in new.rows.items():
+        # corrected for what each suite compares: the most cautious one
+        old.rows[name] = max(old.rows.get(name, row), row, key=_interval_width)
+    old.roles = {**new.roles, **old.roles}
+    old.ran = {**new.ran, **old.ran}
+    old.tuned = old.tuned | new.tuned
+    suites = (*old.setting.suites, *new.setting.suites)
+    old.setting = msgspec.structs.replace(old.setting, suites=suites)
 
 
 def _compared_numbers(row: ShowRow) -> tuple[object, ...]:
@@ -281,14 +327,20 @@ def _interval_width(row: ShowRow) -> float:
 
 
 def _make_section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section:
-    def place(one: _Held) -> tuple[object, ...]:
-        s = one.setting
-        return not s.tiny, len(s.models), sorted(s.models), s.task, s.steps or 0, s.rate or 0.0, s.suites
+    """Put the settings of one kind side by side, with a line for each regime that ran in one of them."""
 
-    columns = sorted(held, key=place)
-    names = sorted({name for column in columns for name in (*column.rows, *_find_unpaired(column, which))})
+    def place_column(one: _Held) -> tuple[object, ...]:
+        """Return what a column is sorted by: small pairs first, settings of one pair beside each other."""
+        own = one.setting
+        return not own.tiny, len(own.models), sorted(own.models), own.task, own.steps or 0, own.rate or 0.0, own.suites
+
+    columns = sorted(held, key=place_column)
+    names = set[str]()
+    for column in columns:
+        names.update(column.rows)
+        names.update(_find_unpaired(column, which))
     standings = []
-    for name in names:
+    for name in sorted(names):
         cells = tuple(column.rows.get(name) or _explain_absence(name, column, which) for column in columns)
         costs = [cell.cost for cell in cells if not isinstance(cell, str) and cell.cost is not None]
         roles = tuple(column.roles.get(name) for column in columns)
@@ -299,12 +351,12 @@ def _make_section(kind: Kind, held: Sequence[_Held], which: Settings) -> Section
 
 def _find_unpaired(column: _Held, which: Settings) -> list[str]:
     """Return the lines of which every finished cell is left out, because it started from other weights than the baseline's."""
-    wanted = {
-        name: ran.states
-        for name, ran in column.ran.items()
-        if which == "all" or (which == "defaults" and ran.kind == name)
-    }
-    return [name for name, states in wanted.items() if UNPAIRED in states and "done" not in states]
+    unpaired = []
+    for name, ran in column.ran.items():
+        wanted = which == "all" or (which == "defaults" and ran.kind == name)
+        if wanted and UNPAIRED in ran.states and "done" not in ran.states:
+            unpaired.append(name)
+    return unpaired
 
 
 def _explain_absence(name: str, column: _Held, which: Settings) -> str:
@@ -326,24 +378,28 @@ def _explain_absence(name: str, column: _Held, which: Settings) -> str:
 
 
 def _find_unlike(held: Sequence[_Held]) -> tuple[OneBase, ...]:
+    """Return the gains that are not seen where each seed has a base checkpoint of its own, the largest first."""
     unlike = []
     for one, other in permutations(held, 2):
-        if one.setting.pair != other.setting.pair or one.setting.own_bases or not other.setting.own_bases:
+        alone, own = one.setting, other.setting
+        if alone.pair != own.pair or alone.rate != own.rate:
             continue
-        if one.setting.rate != other.setting.rate:
+        if alone.own_bases or not own.own_bases:
             continue
         for name, row in one.rows.items():
             there = other.rows.get(name)
             if there and row.verdict == GAINS != there.verdict:
-                unlike.append(OneBase(one.setting, row, other.setting, there))
+                unlike.append(OneBase(alone, row, own, there))
     return tuple(sorted(unlike, key=lambda each: -each.gain.gain))
 
 
 def _make_setting(group: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> Setting | None:
     """Return the setting that a group is, None for a control: a bad peer, or a copy of the same model."""
     policies = group["policies"]
+    # a model's name is the end of its path
     models = tuple(policy["model"].rstrip("/").rpartition("/")[2] for policy in policies)
-    if len(set(models)) < max(2, len(models)) or any(policy.get("condition") for policy in policies):
+    all_differ = len(models) > 1 and len(set(models)) == len(models)
+    if not all_differ or any(policy.get("condition") for policy in policies):
         return None
     starts = [policy.get("stage0") or {} for policy in policies]
     return Setting(
@@ -368,7 +424,8 @@ def _classify_setting(
 ) -> Kind:
     """Return the kind by what the starts were taught: *built* where one was taught what another lacks, whatever the models are."""
     tiny = _are_tiny(policies)
-    same_questions = len({start.get("task") for start in starts}) == 1
+    tasks = {start.get("task") for start in starts}
+    same_questions = len(tasks) == 1
     if same_questions and _were_taught_alike(starts, tiny, taught):
         return "alike" if tiny else "real"
     return "built"
@@ -386,7 +443,8 @@ def _were_taught_alike(starts: Sequence[Mapping[str, Any]], tiny: bool, taught: 
         return False
     for skill in known[0]:
         own = [share[skill] for share in known]
-        if min(own) <= _LACKS * max(own) and max(own) > 0:
+        least, most = min(own), max(own)
+        if least <= _LACKS * most and most > 0:
             return False
     return True
 
@@ -404,16 +462,20 @@ def _select_lines(
 ) -> dict[str, ShowRow]:
     """Return the rows by line: with defaults, or as tuned on a group of the same kind where several chose."""
     kept: dict[str, ShowRow] = {}
-    for row in (row for row in rows if row.gain is not None):
+    for row in rows:
+        if row.gain is None:
+            continue
         regime, tuned, on = row.regime.partition(", tuned")
-        chooser = choosers.get(on.removeprefix(" on "))
-        wanted = {
-            "all": True,
-            "defaults": not tuned and regime == variants.get(regime, {}).get("regime"),
-            "tuned": tuned and (not on or (chooser is not None and chooser.kind == kind)),
-        }
-        if wanted[which]:
-            kept[row.regime if which == "all" else regime] = row
+        if which == "all":
+            kept[row.regime] = row
+        elif which == "defaults":
+            # a variant under another name has options of its own
+            if not tuned and regime == variants.get(regime, {}).get("regime"):
+                kept[regime] = row
+        elif tuned:
+            chooser = choosers.get(on.removeprefix(" on "))
+            if not on or (chooser is not None and chooser.kind == kind):
+                kept[regime] = row
     return kept
 
 
@@ -427,36 +489,58 @@ def summarise_board(
 
     statuses: by regime, whose defaults it has: `published`, or `with defaults of ours`.
     """
-    verdicts = {cell.verdict for shown in (defaults, tuned) for _, _, cell in shown.of()}
-    opening = "It depends on the pair and the settings" if GAINS in verdicts else "No regime is shown to gain"
+    gains = [*defaults.list_gains(), *tuned.list_gains()]
+    some_gain = any(cell.verdict == GAINS for _, _, cell in gains)
+    opening = "It depends on the pair and the settings" if some_gain else "No regime is shown to gain"
     rates = _at_two_rates(defaults, margin)
     parts = [f"{opening}: {rates}" if rates else f"{opening}."]
     for kind in KINDS:
-        cells = [(name, cell) for name, _, cell in defaults.of(kind)]
-        if not cells:
-            continue
-        gains = sorted({name for name, cell in cells if cell.verdict == GAINS})
-        loses = sorted({name for name, cell in cells if cell.verdict == LOSES})
-        nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
-        low, high = (POINTS.text(f(cell.gain for _, cell in cells)) for f in (min, max))
-        also = sorted({name for name, _, cell in tuned.of(kind) if cell.verdict == GAINS} - set(gains))
-        said = _name_by_status(gains, statuses or {}) or "no regime gains with its defaults"
-        said += f", {joined(also)} when tuned" if also else ""
-        said += f"; {_name_regimes(loses, 'lose')}" if loses else ""
-        parts.append(
-            f"{_WHERE[kind]} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
-        )
+        said = _summarise_kind(kind, defaults, tuned, statuses or {})
+        if said:
+            parts.append(said)
     single = _at_one_rate(defaults)
     if single:
         parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
-    for one in defaults.unlike[:1]:
-        alone, there = (POINTS.with_interval(row.gain, row.gain_interval) for row in (one.gain, one.there))
-        parts.append(
-            f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.names}, where all seeds start from one "
-            f"base checkpoint a family. Over {one.own.seeds} base checkpoints a family, in {one.own.names}, it is {there}: "
-            "no gain is shown there."
-        )
+    if defaults.unlike:
+        parts.append(_write_one_base(defaults.unlike[0]))
     return parts
+
+
+def _summarise_kind(kind: Kind, defaults: Board, tuned: Board, statuses: Mapping[str, str]) -> str:
+    """Say who gains and loses in the settings of one kind; empty where there are none."""
+    cells = [(name, cell) for name, _, cell in defaults.list_gains(kind)]
+    if not cells:
+        return ""
+    gains = _list_judged(cells, GAINS)
+    loses = _list_judged(cells, LOSES)
+    nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
+    sizes = [cell.gain for _, cell in cells]
+    low, high = POINTS.text(min(sizes)), POINTS.text(max(sizes))
+    when_tuned = [(name, cell) for name, _, cell in tuned.list_gains(kind)]
+    also = [name for name in _list_judged(when_tuned, GAINS) if name not in gains]
+    said = _name_by_status(gains, statuses) or "no regime gains with its defaults"
+    if also:
+        said += f", {joined(also)} when tuned"
+    if loses:
+        said += f"; {_name_regimes(loses, 'lose')}"
+    where = _WHERE[kind]
+    return f"{where} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
+
+
+def _list_judged(cells: Sequence[tuple[str, ShowRow]], verdict: str) -> list[str]:
+    """Return the regimes with a verdict in some setting, by name."""
+    return sorted({name for name, cell in cells if cell.verdict == verdict})
+
+
+def _write_one_base(one: OneBase) -> str:
+    """Say that a gain is not seen over several base checkpoints."""
+    alone = POINTS.with_interval(one.gain.gain, one.gain.gain_interval)
+    there = POINTS.with_interval(one.there.gain, one.there.gain_interval)
+    return (
+        f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.names}, where all seeds start from one "
+        f"base checkpoint a family. Over {one.own.seeds} base checkpoints a family, in {one.own.names}, it is {there}: "
+        "no gain is shown there."
+    )
 
 
 def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
@@ -465,59 +549,72 @@ def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
     for name in names:
         by_status.setdefault(statuses.get(name, DEFAULTS), []).append(name)
     parts = []
-    for status in sorted(by_status):
-        parts.append(f"{_name_regimes(by_status[status], 'gain')} ({status})")
+    for status, own in sorted(by_status.items()):
+        said = _name_regimes(own, "gain")
+        parts.append(f"{said} ({status})")
     return " and ".join(parts)
 
 
 def _at_two_rates(defaults: Board, margin: float) -> str:
-    """The largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much training;
-    not of a positive control where there is another pair."""
+    """Write the largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much
+    training; not of a positive control where there is another pair. Empty where no regime ran at two."""
     by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
-    for name, setting, row in defaults.of():
+    for name, setting, row in defaults.list_gains():
         if setting.rate is not None:
-            by_pair.setdefault((name, *setting.pair), []).append((setting, row))
+            of_pair = by_pair.setdefault((name, *setting.pair), [])
+            of_pair.append((setting, row))
     best: tuple[bool, bool, float] | None = None
     both: list[tuple[Setting, ShowRow]] = []
     for cells in by_pair.values():
         for first, second in permutations(cells, 2):
-            (setting, row) = first
-            (other, _) = second
+            setting, row = first
+            other, _ = second
+            if setting.rate == other.rate:
+                continue
             worth = setting.kind != "built", setting.shape == other.shape, float(row.gain)
-            if setting.rate != other.rate and (best is None or worth > best):
+            if best is None or worth > best:
                 best = worth
                 both = [first, second]
     if not both:
         return ""
-    (setting, row), _ = both
-    at = [_at_a_rate(one, cell, margin) for one, cell in both]
-    return f"on {setting.title} the gain of {row.regime} is {at[0]} and {at[1]}."
+    (setting, row), (other, there) = both
+    at_first = _at_a_rate(setting, row, margin)
+    at_second = _at_a_rate(other, there, margin)
+    return f"on {setting.title} the gain of {row.regime} is {at_first} and {at_second}."
 
 
 def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
+    """Write a gain with the learning rate at which it was seen, its verdict, and where training alone ends."""
+    gain = POINTS.with_interval(row.gain, row.gain_interval)
+    rate = write_rate(setting.rate or 0.0)
+    # "no effect" is said of the interval that is not corrected
     corrected = "" if row.verdict == EQUIVALENT else "95 % by itself; corrected for all that is compared: "
-    alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
-    return (
-        f"{POINTS.with_interval(row.gain, row.gain_interval)} points at learning rate {write_rate(setting.rate or 0.0)} in "
-        f"{setting.names} ({corrected}{verdict_mark(row.verdict, margin)}{alone if setting.alone is not None else ''})"
-    )
+    verdict = verdict_mark(row.verdict, margin)
+    alone = ""
+    if setting.alone is not None:
+        alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
+    return f"{gain} points at learning rate {rate} in {setting.names} ({corrected}{verdict}{alone})"
 
 
 def _at_one_rate(defaults: Board) -> str:
-    """Pairs that were not built to gain."""
+    """Name the pairs that ran at one known learning rate alone, but those that were built to gain; empty where there are none."""
     rates: dict[tuple[object, ...], set[float | None]] = {}
     titles: dict[tuple[object, ...], str] = {}
-    for setting in (setting for setting in defaults.settings if setting.kind != "built"):
-        rates.setdefault(setting.pair, set()).add(setting.rate)
-        titles[setting.pair] = setting.title
+    for setting in defaults.settings:
+        if setting.kind != "built":
+            of_pair = rates.setdefault(setting.pair, set())
+            of_pair.add(setting.rate)
+            titles[setting.pair] = setting.title
     single = [titles[pair] for pair, known in rates.items() if len(known) == 1 and None not in known]
     return joined(single) if single else ""
 
 
 def _name_regimes(names: Sequence[str], verb: str) -> str:
-    if names:
-        return f"{joined(names)} {verb}{'s' * (len(names) == 1)}"
-    return ""
+    """Write names with a verb of theirs; empty without names."""
+    if not names:
+        return ""
+    ending = "s" if len(names) == 1 else ""
+    return f"{joined(names)} {verb}{ending}"
 
 
 _WHERE: dict[Kind, str] = {
