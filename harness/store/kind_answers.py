@@ -26,13 +26,15 @@ class KindFinding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def number(self) -> str:
+        """Return the number as a sentence has it, with its interval."""
         return self.unit.with_interval(self.value, self.interval)
 
     @property
     def where(self) -> str:
-        """E.g. `the weaker of neox × qwen, rate 1e-4 (matched)`."""
+        """Return where it was found, e.g. `the weaker of neox × qwen, rate 1e-4 (matched)`."""
         member = f"{self.whom} of " if self.whom else ""
-        return f"{member}{name_setting(self.setting, steps=False)}"
+        setting = name_setting(self.setting, steps=False)
+        return f"{member}{setting}"
 
 
 class KindAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,22 +71,21 @@ def name_setting(setting: Setting, steps: bool = True) -> str:
 
 def answer_by_kind(board: Board, points: str) -> list[KindAnswers]:
     """Answer the four QUESTIONS for each kind of pair that the board has. points: the margin in words."""
-    return [
-        KindAnswers(
-            section.kind,
-            section.settings,
-            (
-                _answer_gain(board, section.kind, points),
-                _answer_pace(board, section.kind),
-                _answer_reach(board, section.kind),
-                _answer_harm(board, section.kind),
-            ),
+    kinds = []
+    for section in board.sections:
+        kind = section.kind
+        answers = (
+            _answer_gain(board, kind, points),
+            _answer_pace(board, kind),
+            _answer_reach(board, kind),
+            _answer_harm(board, kind),
         )
-        for section in board.sections
-    ]
+        kinds.append(KindAnswers(kind, section.settings, answers))
+    return kinds
 
 
 def _answer_gain(board: Board, kind: Kind, points: str) -> KindAnswer:
+    """Say how many gains and losses are found, and of how many comparisons an effect is excluded."""
     cells = board.list_gains(kind)
     found = []
     for name, setting, row in cells:
@@ -94,62 +95,73 @@ def _answer_gain(board: Board, kind: Kind, points: str) -> KindAnswer:
     gains = sum(one.value > 0 for one in found)
     losses = len(found) - gains
     nothing = sum(row.verdict == EQUIVALENT for _, _, row in cells)
-    shown = (
-        f"{count_of(gains, 'gain')} and {losses} loss{'' if losses == 1 else 'es'}" if found else "no gain and no loss"
-    )
+    left = len(cells) - len(found) - nothing
+    shown = "no gain and no loss"
+    if found:
+        plural = "" if losses == 1 else "es"
+        shown = f"{count_of(gains, 'gain')} and {losses} loss{plural}"
+    opening = shown[0].upper() + shown[1:]
     said = (
-        f"{shown[0].upper()}{shown[1:]} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
-        f"{points}, {len(cells) - len(found) - nothing} cannot tell."
+        f"{opening} shown in {count_of(len(cells), 'comparison')}. {nothing} have no effect larger than "
+        f"{points}, {left} cannot tell."
     )
     return KindAnswer(question=QUESTIONS[0], said=said, found=_order_findings(found, 0.0))
 
 
 def _answer_pace(board: Board, kind: Kind) -> KindAnswer:
+    """Say of how many comparisons kappa is known, and of how many it is not 1."""
     cells = board.list_gains(kind)
-    known = [
-        KindFinding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=row.kappa_interval)
-        for name, setting, row in cells
-        if row.kappa is not None and row.kappa_interval is not None
-    ]
+    known = []
+    for name, setting, row in cells:
+        interval = row.kappa_interval
+        if row.kappa is not None and interval is not None:
+            known.append(KindFinding(regime=name, setting=setting, unit=CLOCK, value=row.kappa, interval=interval))
     found = _leave_out(known, 1.0)
-    return KindAnswer(question=QUESTIONS[1], said=_count_known(known, found, len(cells), "1"), found=found)
+    said = _count_known(known, found, len(cells), "1")
+    return KindAnswer(question=QUESTIONS[1], said=said, found=found)
 
 
 def _answer_reach(board: Board, kind: Kind) -> KindAnswer:
+    """Say of how many comparisons the reach is known, and of how many it is not 0."""
     cells = board.list_gains(kind)
-    known = [
-        KindFinding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=row.reach_interval)
-        for name, setting, row in cells
-        if row.reach is not None and row.reach_interval is not None
-    ]
+    known = []
+    for name, setting, row in cells:
+        interval = row.reach_interval
+        if row.reach is not None and interval is not None:
+            known.append(KindFinding(regime=name, setting=setting, unit=POINTS, value=row.reach, interval=interval))
     found = _leave_out(known, 0.0)
-    return KindAnswer(question=QUESTIONS[2], said=_count_known(known, found, len(cells), "0"), found=found)
+    said = _count_known(known, found, len(cells), "0")
+    return KindAnswer(question=QUESTIONS[2], said=said, found=found)
 
 
 def _answer_harm(board: Board, kind: Kind) -> KindAnswer:
+    """Say of how many members of pairs the whole interval of the gain lies below 0, and how many would by chance."""
     lines = board.list_roles(kind)
-    known = sum((role.stronger is not None) + (role.weaker is not None) for _, _, role in lines)
+    known = 0
     below = 0
     found = []
     for name, setting, role in lines:
+        known += (role.stronger is not None) + (role.weaker is not None)
         harmed = _find_harmed(role)
         below += len(harmed)
         if harmed:
             gain, interval, whom = min(harmed)
             members = "both" if len(harmed) > 1 else f"the {whom}"
-            found.append(
-                KindFinding(regime=name, setting=setting, unit=POINTS, value=gain, interval=interval, whom=members)
-            )
-    if not known:
-        said = "Not known: no group's members differ before training."
-    else:
-        expected = known * _BELOW_BY_CHANCE
-        chance = f"about {expected:.0f}" if expected >= 1 else "fewer than 1"
-        said = (
-            f"{below or 'None'} of {count_of(known, 'gain')} by role {'lie' if below > 1 else 'lies'} below 0 with the whole "
-            f"interval; {chance} would by chance."
-        )
+            one = KindFinding(regime=name, setting=setting, unit=POINTS, value=gain, interval=interval, whom=members)
+            found.append(one)
+    said = _count_harmed(known, below)
     return KindAnswer(question=QUESTIONS[3], said=said, found=_order_findings(found, 0.0))
+
+
+def _count_harmed(known: int, below: int) -> str:
+    """Write how many gains by role lie below 0, beside how many would by chance."""
+    if not known:
+        return "Not known: no group's members differ before training."
+    expected = known * _BELOW_BY_CHANCE
+    chance = f"about {expected:.0f}" if expected >= 1 else "fewer than 1"
+    lie = "lie" if below > 1 else "lies"
+    counted = f"{below or 'None'} of {count_of(known, 'gain')} by role"
+    return f"{counted} {lie} below 0 with the whole interval; {chance} would by chance."
 
 
 def _find_harmed(role: RoleRow) -> list[tuple[float, Pair, str]]:
@@ -158,28 +170,34 @@ def _find_harmed(role: RoleRow) -> list[tuple[float, Pair, str]]:
         (role.stronger, role.stronger_interval, "stronger"),
         (role.weaker, role.weaker_interval, "weaker"),
     )
-    return [
-        (gain, interval, whom)
-        for gain, interval, whom in members
-        if gain is not None and interval is not None and interval[1] < 0
-    ]
+    harmed = []
+    for gain, interval, whom in members:
+        if gain is not None and interval is not None and interval[1] < 0:
+            harmed.append((gain, interval, whom))
+    return harmed
 
 
 def list_harmed(role: RoleRow | None) -> list[tuple[str, str]]:
     """Return the members of a pair that a regime harms: the role, and the gain in words."""
     if role is None:
         return []
-    return [(whom, POINTS.with_interval(gain, interval)) for gain, interval, whom in _find_harmed(role)]
+    harmed = []
+    for gain, interval, whom in _find_harmed(role):
+        harmed.append((whom, POINTS.with_interval(gain, interval)))
+    return harmed
 
 
 def _count_known(known: Sequence[KindFinding], found: Sequence[KindFinding], compared: int, nothing: str) -> str:
+    """Write in how many comparisons a number is identified, and in how many of these its interval leaves out no effect.
+
+    nothing: the number that stands for no effect.
+    """
+    comparisons = count_of(compared, "comparison")
     if not known:
-        return f"Not known: identified in none of {count_of(compared, 'comparison')}."
+        return f"Not known: identified in none of {comparisons}."
     verb = "has" if len(found) == 1 else "have"
-    return (
-        f"Identified in {len(known)} of {count_of(compared, 'comparison')}; {len(found) or 'none'} of these {verb} an interval "
-        f"without {nothing}."
-    )
+    count = len(found) or "none"
+    return f"Identified in {len(known)} of {comparisons}; {count} of these {verb} an interval without {nothing}."
 
 
 def _leave_out(findings: Iterable[KindFinding], nothing: float) -> tuple[KindFinding, ...]:
@@ -189,7 +207,7 @@ def _leave_out(findings: Iterable[KindFinding], nothing: float) -> tuple[KindFin
 
 
 def _order_findings(findings: Iterable[KindFinding], nothing: float) -> tuple[KindFinding, ...]:
-    """The farthest from no effect first."""
+    """Return the findings, the farthest from no effect first."""
     return tuple(sorted(findings, key=lambda one: (-abs(one.value - nothing), one.regime, one.setting.names)))
 
 
@@ -197,6 +215,9 @@ def write_kind(answers: KindAnswers) -> list[str]:
     """Write a kind's answers as sentences, for the terminal and for pages."""
     lines = []
     for answer in answers.answers:
-        told = joined([f"{one.regime} {one.number} on {one.where}" for one in answer.found]) if answer.found else ""
-        lines.append(f"{answer.question} {answer.said}{f' {told}.' if told else ''}")
+        line = f"{answer.question} {answer.said}"
+        if answer.found:
+            told = [f"{one.regime} {one.number} on {one.where}" for one in answer.found]
+            line += f" {joined(told)}."
+        lines.append(line)
     return lines

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -159,17 +159,19 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
     used, excluded = _choose_panels(rows, panels, comparisons)
     whole = comparisons[None if several else panels[0]]
     if len(used) < len(panels):  # the mean is that of the panels used, which only a second comparison has
-        whole = compare_rows(family, margin, used)[1][None]
+        _, of_used = compare_rows(family, margin, used)
+        whole = of_used[None]
 
     titles = _title_panels(panels)
     left_out = [f"{titles[panel]} ({why})" for panel, why in excluded.items()]
     references = {row.regime: row.baseline for row in rows}
+    in_mean = [row for row in rows if (row.group, row.task) in used]
     ranks = []
     for place, name in enumerate(names):
         if name not in references:
             continue
         row = TableRow(comparison=whole, place=place, reference=references[name])
-        there = {(row.group, row.task) for row in rows if row.regime == name}
+        there = {(one.group, one.task) for one in rows if one.regime == name}
         lacking = [titles[panel] for panel in used if panel not in there]
         absence = _explain_left_out(name, row, lacking)
         if absence:
@@ -179,22 +181,32 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
             if whole.uneven[place]:
                 ends = _find_ends(comparisons, used, titles, place)
             elif whole.verdicts[place] == DIFFERS_POLICIES:
-                ends = _find_policy_ends([row for row in rows if (row.group, row.task) in used], name)
+                ends = _find_policy_ends(in_mean, name)
             fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
             ranks.append(Rank(regime=name, ends=ends, **fields))
 
-    baselines = Counter(row.baseline for row in rows if row.baseline is not None).most_common(1)
+    groups = {group for group, _ in used}
+    tasks = {task for _, task in used}
     return Ranking(
         ranks=sorted(ranks, key=lambda rank: -rank.accuracy),
-        groups=len({group for group, _ in used}),
-        tasks=len({task for _, task in used}),
+        groups=len(groups),
+        tasks=len(tasks),
         seeds=max((rank.seeds for rank in ranks), default=0),
-        baseline=baselines[0][0] if baselines else rows[0].regime,
+        baseline=_find_usual_baseline(rows),
         margin=margin,
         left_out=left_out,
         panels=len(used),
         unlike=frozenset(row.regime for row in rows if row.unlike),
     )
+
+
+def _find_usual_baseline(rows: Sequence[SeedRow]) -> str:
+    """Return the baseline that most rows have, or the first regime where nothing is compared."""
+    counts = Counter(row.baseline for row in rows if row.baseline is not None)
+    if not counts:
+        return rows[0].regime
+    [(baseline, _)] = counts.most_common(1)
+    return baseline
 
 
 def _explain_left_out(name: str, row: TableRow, lacking: Sequence[str]) -> str:
@@ -210,7 +222,11 @@ def _find_ends(
     comparisons: Mapping[Place | None, Comparison], panels: Sequence[Place], titles: Mapping[Place, str], place: int
 ) -> tuple[End, End]:
     """Return the panels with the smallest and the largest gain of the regime at `place`, by title and gain."""
-    gains = sorted((float(comparisons[panel].gains.mean[place]), titles[panel]) for panel in panels)
+    gains = []
+    for panel in panels:
+        gain = float(comparisons[panel].gains.mean[place])
+        gains.append((gain, titles[panel]))
+    gains.sort()
     least, low = gains[0]
     most, high = gains[-1]
     return (low, least), (high, most)
@@ -222,12 +238,20 @@ def _find_policy_ends(rows: Sequence[SeedRow], name: str) -> tuple[End, End]:
     rows: of one panel, of the regime and of its baseline.
     """
     baseline = next(row.baseline for row in rows if row.regime == name)
-    theirs = {(row.seed, one.policy): one.accuracy for row in rows if row.regime == baseline for one in row.members}
+    theirs = {}
+    for row in rows:
+        if row.regime == baseline:
+            for one in row.members:
+                theirs[row.seed, one.policy] = one.accuracy
     gains: dict[str, list[float]] = {}
     for row in rows:
+        if row.regime != name:
+            continue
         for one in row.members:
-            if row.regime == name and (row.seed, one.policy) in theirs:
-                gains.setdefault(one.policy, []).append(one.accuracy - theirs[row.seed, one.policy])
+            place = row.seed, one.policy
+            if place in theirs:
+                of_policy = gains.setdefault(one.policy, [])
+                of_policy.append(one.accuracy - theirs[place])
     means = sorted((float(np.mean(own)), policy) for policy, own in gains.items())
     least, low = means[0]
     most, high = means[-1]
@@ -310,19 +334,19 @@ def compare_pair(rows: Sequence[SeedRow], ours: str, theirs: str, margin: float 
         p = float(panel.p[places])
         if not difference.n:
             continue
-        withheld = next((panel.verdicts[place] for place in places if panel.verdicts[place] in WITHHELD), None)
-        pairs.append(
-            Pairing(
-                group=group,
-                policy=policy,
-                task=task,
-                seeds=int(difference.n),
-                difference=float(difference.mean),
-                interval=to_bounds(difference),
-                p=to_number(p),
-                verdict=withheld or judge_gain(difference, p, margin),
-            )
+        verdicts = [panel.verdicts[place] for place in places]
+        withheld = next((verdict for verdict in verdicts if verdict in WITHHELD), None)
+        pair = Pairing(
+            group=group,
+            policy=policy,
+            task=task,
+            seeds=int(difference.n),
+            difference=float(difference.mean),
+            interval=to_bounds(difference),
+            p=to_number(p),
+            verdict=withheld or judge_gain(difference, p, margin),
         )
+        pairs.append(pair)
     return pairs
 
 
@@ -356,11 +380,9 @@ def aggregate_panels(rows: Sequence[SeedRow]) -> list[Aggregate]:
         theirs = scores.get(references[regime] or "", np.array([]))
         if len(theirs):
             better = improvement_interval(ours, theirs)
+            interval = _interval_if_enough(better, min(len(ours), len(theirs)))
             aggregate = msgspec.structs.replace(
-                aggregate,
-                baseline=references[regime],
-                better=better.value,
-                better_interval=_interval_if_enough(better, min(len(ours), len(theirs))),
+                aggregate, baseline=references[regime], better=better.value, better_interval=interval
             )
         aggregated.append(aggregate)
     return sorted(aggregated, key=lambda aggregate: -aggregate.iqm)
@@ -370,7 +392,9 @@ def _gather_runs(rows: Sequence[SeedRow], panels: Sequence[Place]) -> dict[str, 
     """Return by regime the accuracies of the seeds that are finished on every panel."""
     by_seed: dict[str, dict[int, dict[Place, float]]] = {}
     for row in rows:
-        by_seed.setdefault(row.regime, {}).setdefault(row.seed, {})[row.group, row.task] = row.accuracy
+        of_regime = by_seed.setdefault(row.regime, {})
+        of_seed = of_regime.setdefault(row.seed, {})
+        of_seed[row.group, row.task] = row.accuracy
     runs: dict[str, Float[np.ndarray, "runs panels"]] = {}
     for regime, seeds in by_seed.items():
         complete = [own for _, own in sorted(seeds.items()) if len(own) == len(panels)]
@@ -408,33 +432,50 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
     if finished.rows:
         heading.roles.extend(role_rows(finished, finished.rows[0].metric))
     rate = find_single_rate(finished)
-    rates = "" if rate is None else f" One learning rate was run: {write_rate(rate)}."
     by_choice: dict[tuple[str, str], list[SeedRow]] = {}
     for row in seed_rows(snapshot, suite):
-        by_choice.setdefault((row.policy, row.metric), []).append(row)
-    tasks = list(dict.fromkeys(row.task for rows in by_choice.values() for row in rows))
-    policies = sorted(dict.fromkeys(policy for policy, _ in by_choice), key=lambda policy: policy != MEAN)
-    metrics = list(dict.fromkeys(metric for _, metric in by_choice))
-    choices = [MEAN]
-    if said == "opening":
-        policies = policies[:1]
-    elif len(tasks) > 1:
-        choices += tasks
-    for policy, task, metric in product(policies, choices, metrics):
+        of_choice = by_choice.setdefault((row.policy, row.metric), [])
+        of_choice.append(row)
+    for policy, task, metric in _list_choices(by_choice, said):
         among = by_choice.get((policy, metric), [])
         chosen = [row for row in among if task in (MEAN, row.task)]
         if not chosen:
             continue
         ranking = rank_regimes(chosen, margin, among)
-        sentence = write_sentence(ranking) + rates
-        heading.sentences.append(
-            Headline(policy, metric, task, sentence, write_doubt(ranking), write_summary(ranking, rate))
-        )
-        if (policy, task) == (policies[0], MEAN):
+        headline = _make_headline(policy, metric, task, ranking, rate)
+        heading.sentences.append(headline)
+        # the first policy, or the mean of policies, on all benchmarks
+        if (policy, task) == (heading.sentences[0].policy, MEAN):
             across = aggregate_panels(chosen)
             if across:
                 heading.across[metric] = across
     return heading
+
+
+def _list_choices(by_choice: Mapping[tuple[str, str], Sequence[SeedRow]], said: Said) -> list[tuple[str, str, str]]:
+    """Return policy, benchmark and metric of each choice that is spoken of: the mean before policies, all benchmarks before each.
+
+    by_choice: a suite's rows by policy and metric. said: of the opening choice alone only the first policy.
+    """
+    rows = chain.from_iterable(by_choice.values())
+    tasks = list(dict.fromkeys(row.task for row in rows))
+    policies = sorted(dict.fromkeys(policy for policy, _ in by_choice), key=lambda policy: policy != MEAN)
+    metrics = list(dict.fromkeys(metric for _, metric in by_choice))
+    benchmarks = [MEAN]
+    if said == "opening":
+        policies = policies[:1]
+    elif len(tasks) > 1:
+        benchmarks += tasks
+    return list(product(policies, benchmarks, metrics))
+
+
+def _make_headline(policy: str, metric: str, task: str, ranking: Ranking, rate: float | None) -> Headline:
+    """Put a ranking into sentences. rate: of `find_single_rate`."""
+    rates = "" if rate is None else f" One learning rate was run: {write_rate(rate)}."
+    sentence = write_sentence(ranking) + rates
+    doubt = write_doubt(ranking)
+    summary = write_summary(ranking, rate)
+    return Headline(policy, metric, task, sentence, doubt, summary)
 
 
 def find_single_rate(finished: FinishedScores) -> float | None:

@@ -83,56 +83,79 @@ def sum_last_steps(steps: Sequence[StepRow], terms: Iterable[TermRow], least: in
     """Sum up the last quarter of one policy's steps so far, or more until there are `least` answers.
 
     steps: in order, at least one. terms: of the same policy; the penalty to the base policy is left out."""
-    size = max(1, math.ceil(LAST_SHARE * len(steps)))
-    while size < len(steps) and sum(r.answers for r in steps[-size:]) < least:
-        size += 1
-    rows = steps[-size:]
+    rows = _select_last(steps, least)
     first = rows[0]
-    own = [term for term in terms if term.step >= first.step and term.source == "own" and term.name != "kl"]
+    of_steps = [term for term in terms if term.step >= first.step]
+    own = [term for term in of_steps if term.source == "own" and term.name != "kl"]
     entropies = [row.entropy for row in rows if not math.isnan(row.entropy)]
 
-    def total(column: str) -> int:
-        return sum(getattr(row, column) for row in rows)
-
+    mean_entropy = sum(entropies) / len(entropies) if entropies else None
+    counts = {column: sum(getattr(row, column) for row in rows) for column in _COUNTED}
     return Sums(
         policy=first.policy,
         first=first.step,
         last=rows[-1].step,
-        answers=total("answers"),
-        right=total("right"),
-        wrong=total("wrong"),
-        invalid=total("invalid"),
-        truncated=total("truncated"),
-        empty=total("empty"),
-        unboxed=total("unboxed"),
+        **counts,
         own=sum(term.answers for term in own),
         active=sum(term.active for term in own),
-        entropy=sum(entropies) / len(entropies) if entropies else None,
+        entropy=mean_entropy,
         entropy_first=steps[0].entropy,
     )
 
 
+# Columns of a step that are summed up
+_COUNTED = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed")
+
+
+def _select_last(steps: Sequence[StepRow], least: int) -> Sequence[StepRow]:
+    """Return the last quarter of the steps, or more until there are `least` answers."""
+    size = max(1, math.ceil(LAST_SHARE * len(steps)))
+    while size < len(steps):
+        answers = sum(row.answers for row in steps[-size:])
+        if answers >= least:
+            break
+        size += 1
+    return steps[-size:]
+
+
 def is_empty(text: str) -> bool:
+    """Say whether an answer has no words."""
     return not text.strip()
 
 
 def is_unboxed(text: str) -> bool:
+    """Say whether an answer has words, and no box to find its result in."""
     return not is_empty(text) and "\\boxed" not in text
 
 
 def describe_figures(sums: Sums, ends: bool = True) -> str:
-    """E.g. ``12% right, 5% cut off, ...``. ends: whether known which were cut off."""
-    parts = [f"{_format_share(sums.right, sums.right + sums.wrong)} right"]
-    parts += [f"{_format_share(sums.active, sums.own)} of own answers gave a gradient"] if sums.own else []
+    """Write what a policy's answers are like, e.g. ``12% right, 5% cut off, ...``. ends: whether known which were cut off."""
+    valid = sums.right + sums.wrong
+    parts = [f"{_format_share(sums.right, valid)} right"]
+    if sums.own:
+        parts.append(f"{_format_share(sums.active, sums.own)} of own answers gave a gradient")
     shares = {"cut off": sums.truncated} if ends else {}
     shares |= {"empty": sums.empty, "without a box": sums.unboxed}
-    parts += [f"{_format_share(count, sums.answers)} {what}" for what, count in shares.items()]
+    for what, count in shares.items():
+        parts.append(f"{_format_share(count, sums.answers)} {what}")
     return ", ".join(parts)
 
 
 def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
+    """Yield what keeps a policy from learning, each with its numbers in words."""
+    yield from _find_bad_forms(sums)
+    yield from _find_no_gradient(sums)
     span = f"in steps {sums.first} to {sums.last}"
-    valid = sums.right + sums.wrong
+    if sums.entropy is not None and sums.entropy < ENTROPY_GONE:
+        first = f", {sums.entropy_first:.2g} at first" if sums.entropy_first is not None else ""
+        yield Trouble.ENTROPY, f"{sums.entropy:.2g} nats per token {span}{first}"
+    if sums.invalid > INVALID_SHARE * sums.answers:
+        yield Trouble.INVALID, f"{sums.invalid} of {sums.answers} verdicts {span}"
+
+
+def _find_bad_forms(sums: Sums) -> Iterator[tuple[Trouble, str]]:
+    """Yield whether answers do not end, say nothing, or have no box."""
+    span = f"in steps {sums.first} to {sums.last}"
     answers = sums.answers
     if answers and sums.truncated == answers:
         yield Trouble.ENDLESS, f"all {answers} answers {span} were cut off, none ended by itself"
@@ -142,21 +165,20 @@ def find_troubles(sums: Sums) -> Iterator[tuple[Trouble, str]]:
         yield Trouble.EMPTY, f"{sums.empty / answers:.0%} of {answers} answers {span} are empty"
     elif sums.unboxed >= SILENT_SHARE * answers > 0:
         yield Trouble.UNBOXED, f"{sums.unboxed / answers:.0%} of {answers} answers {span} box nothing"
+
+
+def _find_no_gradient(sums: Sums) -> Iterator[tuple[Trouble, str]]:
+    """Yield whether rewards are all alike, so that nothing can be learnt from them."""
+    span = f"in steps {sums.first} to {sums.last}"
+    valid = sums.right + sums.wrong
     if valid and sums.right == 0:
         yield Trouble.ALL_FAIL, f"none of {valid} answers {span} is right"
     elif valid and sums.wrong == 0:
         yield Trouble.ALL_PASS, f"all {valid} answers {span} are right"
     elif sums.own and sums.active <= (1 - IDLE_SHARE) * sums.own:
         share = 1 - sums.active / sums.own
-        yield (
-            Trouble.ZERO_VARIANCE,
-            f"{share:.0%} of {sums.own} own answers {span} gave no gradient: groups of equal reward",
-        )
-    if sums.entropy is not None and sums.entropy < ENTROPY_GONE:
-        first = f", {sums.entropy_first:.2g} at first" if sums.entropy_first is not None else ""
-        yield Trouble.ENTROPY, f"{sums.entropy:.2g} nats per token {span}{first}"
-    if sums.invalid > INVALID_SHARE * answers:
-        yield Trouble.INVALID, f"{sums.invalid} of {answers} verdicts {span}"
+        told = f"{share:.0%} of {sums.own} own answers {span} gave no gradient: groups of equal reward"
+        yield Trouble.ZERO_VARIANCE, told
 
 
 def _format_share(part: int, whole: int) -> str:
