@@ -38,6 +38,8 @@ class SuiteFinding(msgspec.Struct, frozen=True):
 
 
 class Damage(msgspec.Struct, frozen=True):
+    """What cannot be read of some cells, and what to do about it."""
+
     cells: list[str]
     problem: str
     remedy: str
@@ -47,37 +49,38 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 def diagnose_suite(snapshot: Snapshot, suite: str, key: str | None = None, at: str = "") -> list[SuiteFinding]:
-    """at: `--results` of the commands that are advised."""
-    cells = snapshot.query(
-        f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2",
-        [suite, key],
-    ).to_pylist()
+    """Find what is wrong with a suite's cells, or with one. at: `--results` of the commands that are advised."""
+    query = f"SELECT cell AS key, {LABEL} AS cell, state, fault, reason FROM cells WHERE {_MINE} ORDER BY 2"
+    cells = snapshot.query(query, [suite, key]).to_pylist()
     labels = {cell["key"]: cell["cell"] for cell in cells}
     findings = []
     damaged = list_damages(snapshot, suite, key)
+    unread = set[str]()
     for damage in damaged:
         name = damage.cells[0] if len(damage.cells) == 1 else ""
         label = labels.get(name, name) or suite
         findings.append(SuiteFinding(label, name, "", Trouble.DAMAGED, damage.problem, damage.remedy))
-    unread = {name for damage in damaged for name in damage.cells}
-    late = _last_steps(snapshot, suite, key)
-    exchanges = _by_cell(snapshot, _EXCHANGES, suite, key)
+        unread.update(damage.cells)
+    late = _read_last_steps(snapshot, suite, key)
+    exchanges = _read_by_cell(snapshot, _EXCHANGES, suite, key)
     for cell in cells:
         name = cell["key"]
-        told = [(sums.policy, trouble, words) for sums in late.get(name, ()) for trouble, words in find_troubles(sums)]
-        told += [(row["policy"], Trouble(row["trouble"]), row["words"]) for row in exchanges.get(name, ())]
         if cell["state"] == "failed" and name not in unread:
             words = f"{cell['fault'] or 'failed'}: {cell['reason']}"
             cure = CURES.get(cell["fault"], f"its log says more: harness logs {name}{at}")
             findings.append(SuiteFinding(cell["cell"], name, "", Trouble.MISSING, words, cure))
-        findings += [
-            SuiteFinding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]) for policy, trouble, words in told
-        ]
+        told = []
+        for sums in late.get(name, ()):
+            told += [(sums.policy, trouble, words) for trouble, words in find_troubles(sums)]
+        for row in exchanges.get(name, ()):
+            told.append((row["policy"], Trouble(row["trouble"]), row["words"]))
+        for policy, trouble, words in told:
+            findings.append(SuiteFinding(cell["cell"], name, policy, trouble, words, ADVICE[trouble]))
     return findings
 
 
 def list_damages(snapshot: Snapshot, suite: str | None = None, key: str | None = None) -> list[Damage]:
-    """What the table needs and cannot be read: of one suite, of all, or of one cell."""
+    """Return what the table needs and cannot be read: of one suite, of all, or of one cell."""
     rows = snapshot.query(
         "SELECT list(cell ORDER BY cell) AS cells, problem, remedy FROM problems "
         "WHERE ($1 IS NULL OR suite = $1) AND (cell = $2 OR $2 IS NULL AND "
@@ -108,41 +111,50 @@ def damages_by_key(snapshot: Snapshot, suite: str) -> dict[str, str]:
 
 
 def summarise_training(snapshot: Snapshot, suite: str) -> list[str]:
-    """A line for each policy on the end of its training, and what is wrong in how many cells."""
-    late = _last_steps(snapshot, suite)
+    """Return a line for each policy on the end of its training, and what is wrong in how many cells."""
+    late = _read_last_steps(snapshot, suite)
     by_policy: dict[tuple[str, str], list[Sums]] = {}
-    groups = snapshot.query(
-        f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell", [suite, None]
-    )
-    for cell, group in zip(groups["cell"].to_pylist(), groups["group_name"].to_pylist(), strict=True):
-        for sums in late.get(cell, ()):
-            by_policy.setdefault((group, sums.policy), []).append(sums)
+    query = f"SELECT cell, group_name FROM cells WHERE {_MINE} ORDER BY group_name, cell"
+    for row in snapshot.query(query, [suite, None]).to_pylist():
+        for sums in late.get(row["cell"], ()):
+            of_policy = by_policy.setdefault((row["group_name"], sums.policy), [])
+            of_policy.append(sums)
     findings: dict[tuple[str, str], dict[Trouble, list[SuiteFinding]]] = {}
-    for f in diagnose_suite(snapshot, suite):
-        by_trouble = findings.setdefault((f.cell.partition("/")[0], f.policy), {})
-        by_trouble.setdefault(f.trouble, []).append(f)
+    for finding in diagnose_suite(snapshot, suite):
+        group, _, _ = finding.cell.partition("/")
+        by_trouble = findings.setdefault((group, finding.policy), {})
+        by_trouble.setdefault(finding.trouble, []).append(finding)
     lines = []
     for (group, policy), each in by_policy.items():
-        lines.append(f"{group}/{policy}: {describe_figures(_sum_up(each))}")
+        figures = describe_figures(_add_sums(each))
+        lines.append(f"{group}/{policy}: {figures}")
         for trouble, same in findings.get((group, policy), {}).items():
-            where = same[0].cell if len(same) == 1 else f"{len(same)} cells, e.g. {same[0].cell}"
-            lines.append(f"  {trouble} ({where}): {same[0].words}; {same[0].advice}")
+            first = same[0]
+            where = first.cell if len(same) == 1 else f"{len(same)} cells, e.g. {first.cell}"
+            lines.append(f"  {trouble} ({where}): {first.words}; {first.advice}")
     return lines
 
 
-def _sum_up(each: Sequence[Sums]) -> Sums:
-    counts = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active")
-    return msgspec.structs.replace(each[0], **{name: sum(getattr(sums, name) for sums in each) for name in counts})
+def _add_sums(each: Sequence[Sums]) -> Sums:
+    """Add up the counts of one policy over its cells; all else is the first cell's."""
+    totals = {}
+    for name in ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed", "own", "active"):
+        totals[name] = sum(getattr(sums, name) for sums in each)
+    return msgspec.structs.replace(each[0], **totals)
 
 
-def _last_steps(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
-    return {cell: [Sums(**row) for row in rows] for cell, rows in _by_cell(snapshot, _STEPS, suite, key).items()}
+def _read_last_steps(snapshot: Snapshot, suite: str, key: str | None = None) -> dict[str, list[Sums]]:
+    """Return by cell the sums of each policy over the last quarter of its steps."""
+    by_cell = _read_by_cell(snapshot, _STEPS, suite, key)
+    return {cell: [Sums(**row) for row in rows] for cell, rows in by_cell.items()}
 
 
-def _by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dict[str, list[dict[str, Any]]]:
+def _read_by_cell(snapshot: Snapshot, query: str, suite: str, key: str | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows that a query gives of a suite, or of one of its cells, by cell."""
     by_cell: dict[str, list[dict[str, Any]]] = {}
     for row in snapshot.query(query, [suite, key]).to_pylist():
-        by_cell.setdefault(row.pop("cell"), []).append(row)
+        of_cell = by_cell.setdefault(row.pop("cell"), [])
+        of_cell.append(row)
     return by_cell
 
 

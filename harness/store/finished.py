@@ -182,19 +182,20 @@ def group_by_line(rows: Sequence[SeedRow]) -> dict[Key, dict[str, BySeed]]:
     """Return the rows by key, line and seed."""
     lines: dict[Key, dict[str, BySeed]] = {}
     for row in rows:
-        of_key = lines.setdefault(Key(row.group, row.policy, row.task, row.metric), {})
-        of_key.setdefault(row.regime, {})[row.seed] = row
+        key = Key(row.group, row.policy, row.task, row.metric)
+        of_key = lines.setdefault(key, {})
+        of_line = of_key.setdefault(row.regime, {})
+        of_line[row.seed] = row
     return lines
 
 
 def estimate_difference(ours: BySeed, theirs: BySeed) -> Estimate:
     """Estimate our accuracy minus theirs, paired over the seeds that both have."""
     seeds = sorted(ours.keys() & theirs.keys())
-    return estimate_paired_difference(
-        [ours[seed].accuracy for seed in seeds],
-        [theirs[seed].accuracy for seed in seeds],
-        noise=[ours[seed].noise + theirs[seed].noise for seed in seeds],
-    )
+    our_scores = [ours[seed].accuracy for seed in seeds]
+    their_scores = [theirs[seed].accuracy for seed in seeds]
+    noise = [ours[seed].noise + theirs[seed].noise for seed in seeds]
+    return estimate_paired_difference(our_scores, their_scores, noise=noise)
 
 
 # Rows of one cell, task and metric stand together. A policy scores what was sent to it: answers, or the drafts of all others
@@ -301,7 +302,9 @@ class _StoredScores:
             return {}
         means: dict[int | None, float] = {}
         for seed in set().union(*by_member):
-            means[seed] = sum(own.get(seed, own.get(None, np.nan)) for own in by_member) / len(by_member)
+            # a checkpoint that all seeds share counts where a seed has none of its own
+            accuracies = [own.get(seed, own.get(None, np.nan)) for own in by_member]
+            means[seed] = sum(accuracies) / len(by_member)
         return means
 
     def has_learnt_nothing(self, key: Key, variant: str) -> bool:
@@ -323,15 +326,15 @@ def read_retained(snapshot: Snapshot, suite: str) -> FinishedScores:
 
 
 def _read_finished_anew(snapshot: Snapshot, suite: str, retained: bool = False) -> FinishedScores:
-    """retained: of the tasks in the suite's `retention`, else of all others."""
-    described = snapshot.query(
-        "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?", [suite]
-    ).to_pylist()
+    """Read the finished cells of a suite from the store. retained: of the tasks in the suite's `retention`, else of all others."""
+    query = "SELECT groups, variants, tuned, config FROM suites WHERE suite = ?"
+    described = snapshot.query(query, [suite]).to_pylist()
     about: dict[str, Any] = described[0] if described else {"groups": [], "variants": [], "tuned": [], "config": ""}
     config = json.loads(about["config"] or "{}")
     held_groups = _find_held_groups(config.get("groups", ()))
     variants = [_make_variant(row) for row in snapshot.query(_VARIANTS, [suite]).to_pylist()]
-    stored = _read_scores(snapshot, suite, frozenset(config.get("retention") or ()), retained)
+    untrained = frozenset(config.get("retention") or ())
+    stored = _read_scores(snapshot, suite, untrained, retained)
     lines = make_lines(variants, about["variants"], about["tuned"])
     paces = PaceBook(snapshot, suite, stored.policies, find_clocks(lines))
     questions = QuestionBook(snapshot, suite)
@@ -382,10 +385,11 @@ def _first_task(config: Mapping[str, Any]) -> str:
 
 
 def _read_scores(snapshot: Snapshot, suite: str, untrained: frozenset[str], retained: bool) -> _StoredScores:
-    """Read a suite's scores on the tasks that are named as not trained (retained), or on all others."""
+    """Read a suite's scores, each with its `sampling_variance`, on the tasks that are not trained (retained), or on all others."""
     stored = _StoredScores()
     data = snapshot.query(_SCORES, [suite])
-    noise = sampling_variance(*(data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")))
+    columns = [data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")]
+    noise = sampling_variance(*columns)
     rows = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
     rows = [row for row in rows if (row["task"] in untrained) == retained]
     for (is_base, *_), part in groupby(rows, key=itemgetter("base", "cell", "task", "metric")):
@@ -399,19 +403,21 @@ def _read_scores(snapshot: Snapshot, suite: str, untrained: frozenset[str], reta
 def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple[str, ...]) -> None:
     """Add the rows and costs of one key: for each line, seed by seed, paired with its reference."""
     before = stored.accuracy_before_training(key)
-    scores = {
-        name: stored.scores[key][line.cells] for name, line in done.lines.items() if line.cells in stored.scores[key]
-    }
-    accuracies = {score.accuracy for by_seed in scores.values() for score in by_seed.values()}
+    of_variants = stored.scores[key]
+    scores = {name: of_variants[line.cells] for name, line in done.lines.items() if line.cells in of_variants}
+    accuracies = set[float]()
+    for by_seed in scores.values():
+        accuracies.update(score.accuracy for score in by_seed.values())
     for name, by_seed in scores.items():
         line = done.lines[name]
         against = scores.get(line.reference or "", {})
+        reference = done.lines.get(line.reference or "")
         withheld = ""
         if accuracies == {0.0}:
             withheld = FLOOR
         elif accuracies == {1.0}:
             withheld = CEILING
-        elif line.reference in done.lines and stored.has_learnt_nothing(key, done.lines[line.reference].cells):
+        elif reference is not None and stored.has_learnt_nothing(key, reference.cells):
             withheld = IDLE
         done.costs[key, name] = [score.cost for score in by_seed.values()]
         for seed, score in sorted(by_seed.items()):

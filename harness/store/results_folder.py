@@ -146,16 +146,20 @@ def _split_by_cell(
     file: Path, name: str, table: pa.Table, manifests: Mapping[str, Manifest]
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield key and rows of each cell. Raises StoreError where a row breaks a rule, or a cell's rows are not together."""
-    strange = set(table["cell"].unique().to_pylist()) - manifests.keys()
+    known = set(table["cell"].unique().to_pylist())
+    strange = known - manifests.keys()
     if strange:
-        raise StoreError(
-            f"{file}: column cell: {str(min(map(str, strange)))[:200]!a} is no cell of {MANIFESTS}.parquet"
-        )
+        first = min(map(str, strange))
+        raise StoreError(f"{file}: column cell: {first[:200]!a} is no cell of {MANIFESTS}.parquet")
     cell = table["cell"].combine_chunks()
     rows = conform_table(name, table).combine_chunks()
-    policies = {policy.name for manifest in manifests.values() for policy in manifest.policies}
-    for problem, count in sift_rows(name, policies, rows.append_column("cell", cell))[1].items():
-        raise StoreError(f"{file}: column {problem} ({count:,} row{'s' * (count > 1)})")
+    policies = set[str]()
+    for manifest in manifests.values():
+        policies.update(policy.name for policy in manifest.policies)
+    _, refused = sift_rows(name, policies, rows.append_column("cell", cell))
+    for problem, count in refused.items():
+        plural = "s" if count > 1 else ""
+        raise StoreError(f"{file}: column {problem} ({count:,} row{plural})")
     runs = pc.run_end_encode(cell)
     if len(runs.values) > len(cell.unique()):
         raise StoreError(f"{file}: column cell: rows of one cell are not together")
@@ -163,7 +167,8 @@ def _split_by_cell(
     for key, start, end in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
         own = rows.slice(start, end - start)
         # The rules above know the policies of all cells; a cost that no policy caused has an empty name
-        strangers = set(own["policy"].unique().to_pylist()) - {policy.name for policy in manifests[key].policies} - {""}
+        of_cell = {policy.name for policy in manifests[key].policies}
+        strangers = set(own["policy"].unique().to_pylist()) - of_cell - {""}
         if strangers:
             raise StoreError(f"{file}: {key}: column policy: not a policy of the cell: {min(strangers)[:200]!a}")
         yield key, own
@@ -195,12 +200,14 @@ def write_results_folder(
             for key in manifests:
                 own = tables[key].get(name)
                 if own is not None:
-                    parts.append(own.add_column(0, "cell", pa.repeat(pa.scalar(key, pa.string()), own.num_rows)))
+                    keys = pa.repeat(pa.scalar(key, pa.string()), own.num_rows)
+                    parts.append(own.add_column(0, "cell", keys))
             if parts:
                 _write_table(temporary, name, pa.concat_tables(parts))
         digests = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(temporary.iterdir())}
         index = ResultsIndex(format=1, suite=suite.name, harness=harness, cells=tuple(manifests), files=digests)
-        write_atomic(temporary / INDEX, msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n")
+        encoded = msgspec.json.encode(index)
+        write_atomic(temporary / INDEX, msgspec.json.format(encoded, indent=1) + b"\n")
         remove_path(folder)  # a rename needs a free name
 
     replace_atomic(folder, fill)

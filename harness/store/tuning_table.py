@@ -166,19 +166,18 @@ def transfer_rows(snapshot: Snapshot, tuning: Tuning) -> list[TransferRow]:
             if one.variant != other.variant or not ours or not theirs:
                 continue
             apart = estimate_difference(ours, theirs)
-            rows.append(
-                TransferRow(
-                    group=group,
-                    variant=one.variant,
-                    first_on=one.on,
-                    first=_mean_accuracy(ours),
-                    second_on=other.on,
-                    second=_mean_accuracy(theirs),
-                    difference=to_number(apart.mean) or 0.0,
-                    interval=to_bounds(apart),
-                    same=one.final == other.final,
-                )
+            row = TransferRow(
+                group=group,
+                variant=one.variant,
+                first_on=one.on,
+                first=_mean_accuracy(ours),
+                second_on=other.on,
+                second=_mean_accuracy(theirs),
+                difference=to_number(apart.mean) or 0.0,
+                interval=to_bounds(apart),
+                same=one.final == other.final,
             )
+            rows.append(row)
     return rows
 
 
@@ -194,7 +193,8 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
     trials = {trial.number: trial for trial in choice.trials}
     chosen = trials[choice.chosen]
     longest = max(trial.steps for trial in choice.trials)
-    ended = [trial.score for trial in choice.trials if trial.score is not None and trial.steps == longest]
+    whole = [trial for trial in choice.trials if trial.steps == longest]
+    ended = [trial.score for trial in whole if trial.score is not None]
     failed = [trial for trial in choice.trials if trial.score is None]
     best = chosen.score or 0.0
     # Trial 0 is the variant with its defaults; where it failed, the best trial has no lead to speak of

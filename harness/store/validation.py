@@ -88,13 +88,18 @@ def find_manifest_fault(manifest: Manifest, key: str) -> str:
 
 def find_tuning_fault(tuning: Tuning, variants: Collection[str]) -> str:
     """Return what is wrong with a suite's choice among its `variants`, or empty."""
-    places = [(v.variant, v.on) for v in tuning.variants]
-    words = [tuning.trials_in, tuning.task, tuning.metric, *(v.on for v in tuning.variants if v.on)]
+    places = [(tuned.variant, tuned.on) for tuned in tuning.variants]
+    deciding = [tuned.on for tuned in tuning.variants if tuned.on]
+    words = [tuning.trials_in, tuning.task, tuning.metric, *deciding]
+    names = set[str]()
+    for tuned in tuning.variants:
+        names |= {tuned.variant, tuned.final}
+    has_baseline = bool(places) and all((tuning.baseline, on) in places for _, on in places)
     checks = {
         "not text as a suite has it": all(map(_is_printable, words)),
         "variants: doubled": len(set(places)) == len(places),
-        "variants: the baseline is absent": bool(places) and all((tuning.baseline, on) in places for _, on in places),
-        "variants: not of the suite": all({v.variant, v.final} <= {*variants} for v in tuning.variants),
+        "variants: the baseline is absent": has_baseline,
+        "variants: not of the suite": names <= set(variants),
     }
     for problem, kept in checks.items():
         if not kept:
@@ -115,9 +120,11 @@ def _find_trials_fault(tuned: Tuned) -> str:
     costs = (tuned.rollouts, tuned.cpu_seconds, tuned.gpu_seconds)
     texts: list[str] = []
     for trial in tuned.trials:
-        texts += [trial.variant, trial.fault, *trial.settings, *map(str, trial.settings.values())]
+        values = map(str, trial.settings.values())
+        texts += [trial.variant, trial.fault, *trial.settings, *values]
     shares_in_bounds = all(score is None or 0 <= score <= 1 for score in scores)
     costs_in_bounds = all(0 <= cost <= _MAX_FLOAT for cost in costs)
+    steps_in_bounds = all(0 <= count <= _MAX_COUNT for count in steps)
     chosen_has_ended = best is not None and best.score is not None and best.steps == max(steps)
     names_of_settings = {tuple(trial.settings) for trial in tuned.trials}
     checks = {
@@ -126,7 +133,7 @@ def _find_trials_fault(tuned: Tuned) -> str:
         "trials: the chosen one did not run to its end": chosen_has_ended,
         "trials: unlike settings": len(names_of_settings) == 1,
         "trials: not text as a suite has it": all(_is_printable(text) for text in texts if text),
-        "out of range": shares_in_bounds and costs_in_bounds and all(0 <= count <= _MAX_COUNT for count in steps),
+        "out of range": shares_in_bounds and costs_in_bounds and steps_in_bounds,
     }
     return next((problem for problem, kept in checks.items() if not kept), "")
 
@@ -148,9 +155,10 @@ def is_name(text: str, longest: int = LONGEST_NAME) -> bool:
 
 def check_file_names(place: Path, manifest: Manifest, *more: str) -> None:
     """Check that the manifest's names, and `more`, can be parts of a path. Raises StoreError, which begins with `place`."""
-    names = (manifest.suite, manifest.key, manifest.group, manifest.regime, *(p.name for p in manifest.policies), *more)
-    for name in names:
-        if not _is_printable(name) or name in {".", ".."} or {"/", "\\"} & set(name):
+    policies = [policy.name for policy in manifest.policies]
+    for name in (manifest.suite, manifest.key, manifest.group, manifest.regime, *policies, *more):
+        leaves_folder = name in {".", ".."} or {"/", "\\"} & set(name)
+        if leaves_folder or not _is_printable(name):
             raise StoreError(f"{place}: {name[:200]!a} is no name for a file")
 
 
@@ -169,7 +177,9 @@ def sift_rows(
     """
     refused: dict[str, int] = {}
     rules = _make_rules(name, [*policies], table, replays)
-    if table.filter(reduce(and_, rules.values())).num_rows < table.num_rows:
+    # all at once first, since most tables break no rule
+    good = table.filter(reduce(and_, rules.values()))
+    if good.num_rows < table.num_rows:
         for problem, rule in rules.items():
             before = table.num_rows
             table = table.filter(rule)
@@ -193,15 +203,18 @@ def sift_rows(
 
 def _without_rows(table: pa.Table, bad: np.ndarray) -> pa.Table:
     """Return the table without the rows of these numbers."""
-    if len(bad):
-        return table.take(np.setdiff1d(np.arange(table.num_rows), bad))
-    return table
+    if not len(bad):
+        return table
+    good = np.setdiff1d(np.arange(table.num_rows), bad)
+    return table.take(good)
 
 
 def _find_broken_lists(column: pa.ChunkedArray) -> np.ndarray:
     """Return the numbers of the rows whose list lacks an element."""
     lists = column.combine_chunks()
-    holes = pc.list_parent_indices(lists).filter(pc.list_flatten(lists).is_null()).unique()
+    row_of_each = pc.list_parent_indices(lists)
+    absent = pc.list_flatten(lists).is_null()
+    holes = row_of_each.filter(absent).unique()
     return np.asarray(holes.to_numpy())
 
 
@@ -213,9 +226,15 @@ def _find_broken_maps(column: pa.ChunkedArray) -> np.ndarray:
     row = pc.list_parent_indices(maps).to_numpy()
     keys, values = pc.list_flatten(maps).flatten()
     keys = keys.dictionary_encode()
-    pairs = np.sort(row * len(keys.dictionary) + keys.indices.to_numpy(), kind="stable")
-    twice = pairs[1:][pairs[1:] == pairs[:-1]] // max(1, len(keys.dictionary))
-    absent = row[values.is_null().to_numpy(zero_copy_only=False)]
+    distinct = len(keys.dictionary)
+    # one number for each row and key: equal ones stand together once they are sorted
+    numbers = row * distinct + keys.indices.to_numpy()
+    pairs = np.sort(numbers, kind="stable")
+    later = pairs[1:]
+    repeated = later[later == pairs[:-1]]
+    twice = repeated // max(1, distinct)
+    has_no_value = values.is_null().to_numpy(zero_copy_only=False)
+    absent = row[has_no_value]
     return np.union1d(twice, absent)
 
 
@@ -224,9 +243,11 @@ def _find_repeats(name: str, table: pa.Table) -> np.ndarray:
     columns = list(_UNIQUE[name])
     if "cell" in table.schema.names:
         columns.insert(0, "cell")
-    numbered = table.append_column("row", pa.array(np.arange(table.num_rows)))
-    first = numbered.select([*columns, "row"]).group_by(columns).aggregate([("row", "min")])["row_min"]
-    return np.setdiff1d(np.arange(table.num_rows), first.to_numpy())
+    rows = np.arange(table.num_rows)
+    numbered = table.append_column("row", pa.array(rows)).select([*columns, "row"])
+    grouped = numbered.group_by(columns).aggregate([("row", "min")])
+    first = grouped["row_min"].to_numpy()
+    return np.setdiff1d(rows, first)
 
 
 def _make_rules(name: str, policies: list[str], table: pa.Table, replays: bool) -> dict[str, pc.Expression]:
@@ -250,8 +271,10 @@ def _make_type_rule(column: pa.Field) -> tuple[str, pc.Expression]:
         most = _MAX_TEXT if label in _TEXTS else _MAX_NAME
         return f"{label}: absent or longer than {most:,} bytes", pc.binary_length(value) <= most
     if pa.types.is_integer(column.type):
-        inside = (value >= (-1 if label in _NEGATIVE else 0)) & (value <= _MAX_COUNT)
-        return f"{label}: absent or out of range", value.is_null() | inside if label in _LATER else inside
+        least = -1 if label in _NEGATIVE else 0
+        inside = (value >= least) & (value <= _MAX_COUNT)
+        rule = value.is_null() | inside if label in _LATER else inside
+        return f"{label}: absent or out of range", rule
     if pa.types.is_floating(column.type):
         low = 0.0 if label in _SHARES or label.endswith("_seconds") else -_MAX_FLOAT
         high = 1.0 if label in _SHARES else _MAX_FLOAT
