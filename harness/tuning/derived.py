@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 from harness.errors import SuiteError
@@ -22,6 +23,8 @@ Chosen = Mapping[str, Any]
 
 
 class TrialRequest(NamedTuple):
+    """A run that a trial asks for. number: of the trial, 0 for the suite's own settings. steps: of training."""
+
     variant: Variant
     number: int
     settings: Chosen
@@ -30,7 +33,7 @@ class TrialRequest(NamedTuple):
 
 @contextmanager
 def faults_in_tune(suite: Suite) -> Iterator[None]:
-    """A fault of the trials' groups or evaluation has its place in `tune`."""
+    """Say of a fault of the trials' groups or evaluation that its place is in `tune`."""
     try:
         yield
     except SuiteError as error:
@@ -40,13 +43,17 @@ def faults_in_tune(suite: Suite) -> Iterator[None]:
 
 
 def tune_of(suite: Suite) -> Tune:
+    """Return what a tuned suite says of its search."""
     assert suite.tune is not None
     return suite.tune
 
 
 def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
-    """Settings of training, then the regime's options; the suite's own value is always in it. Of answers a prompt only divisors
-    of the step's answers are searched."""
+    """Return where each setting is searched: settings of training, then the regime's options.
+
+    The suite's own value is always in it. Of answers a prompt only divisors of the step's answers are searched, so that a step has
+    as many answers whatever is chosen.
+    """
     now = settings_as_published(suite, variant)
     training = suite.training_of(variant)
     spaces: dict[str, Space] = {}
@@ -68,45 +75,59 @@ def search_space(suite: Suite, variant: Variant) -> dict[str, Space]:
 def _states_rollouts_of_policies(suite: Suite) -> bool:
     """Say whether some policy has a number of rollouts of its own."""
     groups = [*suite.groups, *tune_of(suite).groups]
-    return any(policy.rollouts for group in groups for policy in group.policies)
+    policies = chain.from_iterable(group.policies for group in groups)
+    return any(policy.rollouts for policy in policies)
 
 
 def _with_value(space: Space, value: Any) -> Space:
+    """Return a space that holds the value too."""
     if space.holds(value):
         return space
     if isinstance(space, Choice):
         return Choice(value, *space.values)
-    return Range(min(space.low, value), max(space.high, value), space.scale, space.prior, space.whole)
+    low, high = min(space.low, value), max(space.high, value)
+    return Range(low, high, space.scale, space.prior, space.whole)
 
 
 def settings_as_published(suite: Suite, variant: Variant) -> dict[str, Any]:
+    """Return a variant's settings before any search: of training, then the regime's options with their defaults."""
     training = suite.training_of(variant)
-    options = registry.resolve_options(registry.build(variant.regime, variant.options).options)
+    regime = registry.build(variant.regime, variant.options)
+    options = registry.resolve_options(regime.options)
     common = {COMMON + name: getattr(training, name) for name in tune_of(suite).training}
     return {**common, **options}
 
 
 def with_settings(suite: Suite, variant: Variant, name: str, settings: Chosen, steps: int) -> Variant:
-    """The answers a step stay as many, however many a prompt."""
+    """Return a variant under another name with these settings and steps.
+
+    The answers a step stay as many, however many a prompt.
+    """
     before = suite.training_of(variant)
     own: dict[str, Any] = variant.training.model_dump(exclude_none=True) if variant.training else {}
-    own |= {key.removeprefix(COMMON): v for key, v in settings.items() if key.startswith(COMMON)}
+    options = dict(variant.options)
+    for key, value in settings.items():
+        if key.startswith(COMMON):
+            own[key.removeprefix(COMMON)] = value
+        else:
+            options[key] = value
     if "rollouts" in own:
         own["prompts"] = before.prompts * before.rollouts // own["rollouts"]
     own["steps"] = steps
     plain = suite.training.model_dump()
     changed = {key: value for key, value in own.items() if value != plain[key]}
-    options = {key: value for key, value in settings.items() if not key.startswith(COMMON)}
     training = Settings(**changed) if changed else None
-    return variant.model_copy(update={"name": name, "training": training, "options": {**variant.options, **options}})
+    return variant.model_copy(update={"name": name, "training": training, "options": options})
 
 
 def trial_name(variant: str, number: int, steps: int | None = None) -> str:
-    """`sgt.3`, and `sgt.3-s15` for a shorter run of it."""
-    return f"{variant}.{number}" + ("" if steps is None else f"-s{steps}")
+    """Return a trial's name: `sgt.3`, and `sgt.3-s15` for a shorter run of it."""
+    shortened = "" if steps is None else f"-s{steps}"
+    return f"{variant}.{number}{shortened}"
 
 
 def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
+    """Return the suite of all trials so far: a regime for each run that was asked for."""
     variants = []
     for variant, number, settings, steps in asked:
         shortened = steps if steps < suite.training.steps else None
@@ -116,35 +137,40 @@ def trial_suite(suite: Suite, asked: Sequence[TrialRequest]) -> Suite:
 
 
 def deciding_groups(tune: Tune) -> list[str]:
-    """Each tuning group, or, as "", all together."""
+    """Return who decides on a choice: each tuning group, or, as "", all together."""
     return [group.name for group in tune.groups] if tune.transfer else [""]
 
 
 def tuned_name(suite: Suite, variant: str, number: int) -> str:
-    """`sgt-tuned`; with `transfer` `sgt-tuned.3`. Trial 0 is the variant."""
+    """Return the name of a variant as tuned: `sgt-tuned`; with `transfer` `sgt-tuned.3`. Trial 0 is the variant."""
     if number == 0:
         return variant
-    return variant + TUNED + (f".{number}" if tune_of(suite).transfer else "")
+    trial = f".{number}" if tune_of(suite).transfer else ""
+    return f"{variant}{TUNED}{trial}"
 
 
 def tuned_from(name: str, names: Iterable[str]) -> str | None:
-    """The variant among `names` with the tuned copy `name`, or None."""
+    """Return the variant among `names` with the tuned copy `name`, or None."""
     variant, mark, number = name.rpartition(TUNED)
-    told = not number or (number[0] == "." and number[1:].isdigit())
-    return variant if mark and told and variant in names else None
+    is_number = not number or (number[0] == "." and number[1:].isdigit())
+    if mark and is_number and variant in names:
+        return variant
+    return None
 
 
 def check_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
-    """As published and as chosen, with other seeds. chosen: settings by trial."""
+    """Return the suite of each variant as published and as chosen, with other seeds. chosen: settings by variant and trial."""
     variants = []
     for variant in suite.regimes:
-        for n, values in {0: settings_as_published(suite, variant), **chosen[variant.name]}.items():
-            name = trial_name(variant.name, n)
+        by_trial = {0: settings_as_published(suite, variant), **chosen[variant.name]}
+        for number, values in by_trial.items():
+            name = trial_name(variant.name, number)
             variants.append(with_settings(suite, variant, name, values, suite.training.steps))
     return _derived_suite(suite, "check", tune_of(suite).check, variants, trial_name(suite.baseline, 0))
 
 
 def final_suite(suite: Suite, chosen: Mapping[str, Mapping[int, Chosen]]) -> Suite:
+    """Return the suite of the table: its variants, then each as tuned. chosen: settings by variant and trial."""
     tuned = []
     for variant in suite.regimes:
         for number, settings in chosen[variant.name].items():
@@ -172,54 +198,63 @@ def steps_of_runs(suite: Suite) -> list[int]:
 
 
 def count_runs(suite: Suite) -> int:
-    return sum(len(s.groups) * len(s.seeds) * len(s.regimes) for s in foreseen_suites(suite)[:-1])
+    """Return how many cells the search takes at most, the table's own not counted."""
+    *searched, _ = foreseen_suites(suite)
+    return sum(len(one.groups) * len(one.seeds) * len(one.regimes) for one in searched)
 
 
 def foreseen_suites(suite: Suite) -> list[Suite]:
-    """All that will run at most, the table last."""
-    numbers = range(1, 1 + len(deciding_groups(tune_of(suite))))
+    """Return all suites that will run at most, the table last."""
+    choices = len(deciding_groups(tune_of(suite)))
+    numbers = range(1, 1 + choices)
     chosen: dict[str, dict[int, Chosen]] = {}
     asked: list[TrialRequest] = []
     for variant in suite.regimes:
         now = settings_as_published(suite, variant)
         chosen[variant.name] = dict.fromkeys(numbers, now)
-        asked += [TrialRequest(variant, i, now, steps) for i, steps in enumerate(steps_of_runs(suite))]
+        for number, steps in enumerate(steps_of_runs(suite)):
+            asked.append(TrialRequest(variant, number, now, steps))
     check = [check_suite(suite, chosen)] if tune_of(suite).check else []
     return [trial_suite(suite, asked), *check, final_suite(suite, chosen)]
 
 
 def check_variants(suite: Suite, source: str) -> None:
-    """Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, an option cannot be
-    tuned, or trials ask the table's questions."""
+    """Check a tuned suite.
+
+    Raises SuiteError where a derived name is taken or too long, a variant takes steps of its own, an option cannot be tuned, or
+    trials ask the table's questions.
+    """
     for i, task in enumerate(tune_of(suite).evaluation.tasks):
-        for other in (other for other in suite.evaluation.tasks if _share_questions(task, other)):
-            problem = f"{task} asks questions of the table's {other}; tuning must not see them"
-            raise SuiteError(source, f"tune.evaluation.tasks[{i}]", problem)
-    names = {v.name for v in suite.regimes}
+        for other in suite.evaluation.tasks:
+            if _share_questions(task, other):
+                problem = f"{task} asks questions of the table's {other}; tuning must not see them"
+                raise SuiteError(source, f"tune.evaluation.tasks[{i}]", problem)
+    names = {variant.name for variant in suite.regimes}
     for i, variant in enumerate(suite.regimes):
-        name = variant.name
-        problem = "with `tune` all variants take the same steps"
-        if variant.training is not None and variant.training.steps is not None:
-            raise SuiteError(source, f"regimes[{i}].training.steps", problem)
-        taken = sorted(other for other in names if tuned_from(other, [name]))
-        if taken:
-            raise SuiteError(
-                source, f"regimes[{i}].name", f"{taken[0]!r} is the name of its tuned copy; choose another"
-            )
-        if len(trial_name(name, 999, 999_999)) > LONGEST:
-            raise SuiteError(
-                source, f"regimes[{i}].name", "too long for the names of its trials (52 characters at most)"
-            )
-        try:
-            search_space(suite, variant)
-        except ValueError as error:
-            raise SuiteError(source, f"regimes[{i}]", f"cannot be tuned: {error}") from None
+        _check_variant(suite, variant, names, source, f"regimes[{i}]")
     if len(suite.name) > LONGEST - len("-tuning"):
         raise SuiteError(source, "name", "too long for a suite with `tune` (57 characters at most)")
 
 
+def _check_variant(suite: Suite, variant: Variant, names: Iterable[str], source: str, place: str) -> None:
+    """Check one variant of a tuned suite. names: of all variants. place: its own in the file. Raises SuiteError."""
+    name = variant.name
+    if variant.training is not None and variant.training.steps is not None:
+        raise SuiteError(source, f"{place}.training.steps", "with `tune` all variants take the same steps")
+    taken = sorted(other for other in names if tuned_from(other, [name]))
+    if taken:
+        raise SuiteError(source, f"{place}.name", f"{taken[0]!r} is the name of its tuned copy; choose another")
+    longest = trial_name(name, 999, 999_999)
+    if len(longest) > LONGEST:
+        raise SuiteError(source, f"{place}.name", "too long for the names of its trials (52 characters at most)")
+    try:
+        search_space(suite, variant)
+    except ValueError as error:
+        raise SuiteError(source, place, f"cannot be tuned: {error}") from None
+
+
 def _share_questions(one: str | FileTask, other: str | FileTask) -> bool:
-    """Whether two tasks share questions."""
+    """Say whether two tasks share questions."""
     if isinstance(one, FileTask) and isinstance(other, FileTask):
         return one.sha256 is not None and one.sha256 == other.sha256
     if isinstance(one, FileTask) or isinstance(other, FileTask):
@@ -230,6 +265,7 @@ def _share_questions(one: str | FileTask, other: str | FileTask) -> bool:
 
 
 def _derived_suite(suite: Suite, what: str, seeds: Sequence[int], variants: Sequence[Variant], baseline: str) -> Suite:
+    """Return the suite with the tuning groups and tasks, and these seeds and variants. what: `tuning` or `check`."""
     tune = tune_of(suite)
     changed = {
         "name": f"{suite.name}-{what}",

@@ -45,7 +45,7 @@ _SEEDS = 2**32
 
 @dataclass(frozen=True, slots=True)
 class CompletedTrial:
-    """value: its score if it ran to the end; shorter: scores of shorter runs, by steps."""
+    """A trial with what it scored. value: its score if it ran to the end; shorter: scores of shorter runs, by steps."""
 
     number: int
     settings: Chosen
@@ -55,13 +55,15 @@ class CompletedTrial:
 
 @dataclass(frozen=True, slots=True)
 class TuningStage:
+    """What is to run next. words: of what it is. last: whether it is the table."""
+
     prepared: Prepared
     words: str
     last: bool = False
 
 
 class TuningStages:
-    """Iterate, run each, and go on when it is `over`."""
+    """The stages of a tuned suite: iterate, run each, and go on when `is_over` says so."""
 
     def __init__(self, prepared: Prepared, results: Path) -> None:
         if prepared.suite.tune is None:
@@ -69,7 +71,8 @@ class TuningStages:
         check_variants(prepared.suite, prepared.source)
         self._whole_steps = prepared
         self._results = results
-        self.suite, self.tune = prepared.suite, tune_of(prepared.suite)
+        self.suite = prepared.suite
+        self.tune = tune_of(prepared.suite)
         self._files: dict[str, SuiteFile] = {}
         self._starts = _keys_of_starts(prepared)
 
@@ -94,12 +97,15 @@ class TuningStages:
             chosen[variant.name] = best
             settings[variant.name] = {trial.number: trial.settings for trial in best.values()}
         if self.tune.check:
-            yield self._make_stage(check_suite(self.suite, settings), "check of the chosen settings on other seeds")
-        final = prepare_suite(
-            final_suite(self.suite, settings), self._whole_steps.source, self._results, self._whole_steps.altered
-        )
+            checked = check_suite(self.suite, settings)
+            yield self._make_stage(checked, "check of the chosen settings on other seeds")
+        final = self._prepare(final_suite(self.suite, settings))
         self._write_result(final, chosen, told, asked, scored)
         yield TuningStage(final, "the table", last=True)
+
+    def _prepare(self, suite: Suite) -> Prepared:
+        """Prepare a suite that follows from this one, as if it came from the same file."""
+        return prepare_suite(suite, self._whole_steps.source, self._results, self._whole_steps.altered)
 
     def is_over(self, stage: TuningStage) -> bool:
         """Say whether each cell is done, or failed through its own setting."""
@@ -143,19 +149,22 @@ class TuningStages:
         scored = self._read_scores("tuning", self.tune.seeds).score
 
         def by_score(ask: TrialRequest) -> tuple[float, int]:
+            """Return what a trial is sorted by; one that failed has less than any score."""
             score = scored.get(trial_name(ask.variant.name, ask.number, steps), -1.0)
             return -score, ask.number
 
         kept: list[TrialRequest] = []
         for variant in self.suite.regimes:
             own = [ask for ask in going if ask.variant.name == variant.name]
-            best = sorted(own, key=by_score)[: max(1, len(own) // self.tune.keep)]
+            going_on = max(1, len(own) // self.tune.keep)
+            best = sorted(own, key=by_score)[:going_on]
             kept += sorted(best, key=lambda ask: ask.number)
         return kept
 
     def _make_stage(self, suite: Suite, words: str) -> TuningStage:
+        """Prepare a suite as a stage, without the cells that have lost. Raises SuiteError where it has a model of the table."""
         with faults_in_tune(suite):
-            prepared = prepare_suite(suite, self._whole_steps.source, self._results, self._whole_steps.altered)
+            prepared = self._prepare(suite)
         self._files[suite.name] = prepared.suite_file()
         shared = self._starts & _keys_of_starts(prepared)
         if shared:
@@ -193,8 +202,11 @@ class TuningStages:
             raise HarnessError(f"{self.suite.name}: no trial of {variant.name} could be trained to its end")
         chosen: dict[str, CompletedTrial] = {}
         for on, trials in scored.items():
-            ranked = [(trials.score[trial_name(variant.name, t.number)], -t.number, t) for t in ended]
-            chosen[on] = max(ranked, key=itemgetter(0, 1))[2]
+            ranked = []
+            for trial in ended:
+                score = trials.score[trial_name(variant.name, trial.number)]
+                ranked.append((score, -trial.number, trial))
+            _, _, chosen[on] = max(ranked, key=itemgetter(0, 1))
         return chosen
 
     def _read_scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
@@ -216,17 +228,18 @@ class TuningStages:
     ) -> None:
         """Store what was tried and chosen. scored: the trials' scores by deciding group. Arguments as in `__iter__`."""
         results = self._read_scores("tuning", self.tune.seeds)
-        checked = {
-            on: self._read_scores("check", self.tune.check, on).score if self.tune.check else {} for on in scored
-        }
+        checked: dict[str, Mapping[str, float]] = {}
+        for on in scored:
+            checked[on] = self._read_scores("check", self.tune.check, on).score if self.tune.check else {}
         variants: list[Tuned] = []
         for variant in self.suite.regimes:
             name = variant.name
             runs = self._name_runs(name, asked)
             last = {ask.number: (ask.steps, run) for ask, run in runs}
-            rollouts = sum(results.rollouts.get(run, 0.0) for _, run in runs)
-            cpu_seconds = sum(results.cpu.get(run, 0.0) for _, run in runs)
-            gpu_seconds = sum(results.gpu.get(run, 0.0) for _, run in runs)
+            names = [run for _, run in runs]
+            rollouts = _sum_costs(results.rollouts, names)
+            cpu_seconds = _sum_costs(results.cpu, names)
+            gpu_seconds = _sum_costs(results.gpu, names)
             for on, best in chosen[name].items():
                 trials = []
                 for trial in told[name]:
@@ -266,17 +279,25 @@ class TuningStages:
         return runs
 
 
+def _sum_costs(costs: Mapping[str, float], runs: Sequence[str]) -> float:
+    """Return what these runs cost together; one that has not ended counts as nothing."""
+    return sum(costs.get(run, 0.0) for run in runs)
+
+
 def _keys_of_starts(prepared: Prepared) -> set[str]:
     """Return the digests of the models that policies start from; micro models are made for each suite."""
     starts: set[str] = set()
     for cell in prepared.every:
-        starts |= {cell.identity.models[policy.name] for policy in cell.group.policies if not policy.is_micro}
+        for policy in cell.group.policies:
+            if not policy.is_micro:
+                starts.add(cell.identity.models[policy.name])
     return starts
 
 
 def _stored_trial(
     told: CompletedTrial, steps: int, run: str, scored: Mapping[str, float], done: Container[str]
 ) -> Trial:
+    """Return a trial as it is stored. run: its last one. scored: scores by run. done: runs that ended in every group."""
     score = scored.get(run) if run in done else None
     fault = "training failed" if score is None else ""
     return Trial(number=told.number, variant=run, settings=dict(told.settings), steps=steps, score=score, fault=fault)
@@ -303,7 +324,8 @@ def propose_settings(
     if sampler == "random" or not told:
         for number in later:
             of_trial = derive_seed(seed, "trial", number) % _SEEDS
-            drawn += _ask_for_settings(optuna, optuna.samplers.RandomSampler(seed=of_trial), spaces, defaults, (), 1)
+            at_random = optuna.samplers.RandomSampler(seed=of_trial)
+            drawn += _ask_for_settings(optuna, at_random, spaces, defaults, (), 1)
     else:
         of_batch = derive_seed(seed, "batch", later[0]) % _SEEDS
         tpe = optuna.samplers.TPESampler(seed=of_batch, n_startup_trials=2, constant_liar=True)
@@ -326,8 +348,9 @@ def _ask_for_settings(
     states = optuna.trial.TrialState
     for trial in told:
         places = {name: _place_of_value(space, trial.settings[name], defaults[name]) for name, space in spaces.items()}
+        state = states.PRUNED if trial.value is None else states.COMPLETE
         as_stored = optuna.trial.create_trial(
-            state=states.PRUNED if trial.value is None else states.COMPLETE,
+            state=state,
             params=places,
             distributions=distributions,
             value=trial.value,
@@ -343,20 +366,25 @@ def _ask_for_settings(
 
 
 def _distribution_of(optuna: ModuleType, space: Space) -> Any:
+    """Return a space as Optuna has it: a range from 0 to 1, a choice by its places."""
     if isinstance(space, Range):
         return optuna.distributions.FloatDistribution(0.0, 1.0)
-    return optuna.distributions.CategoricalDistribution(tuple(range(len(space.values))))
+    places = tuple(range(len(space.values)))
+    return optuna.distributions.CategoricalDistribution(places)
 
 
 def _place_of_value(space: Space, value: Any, default: Any) -> float | int:
+    """Return where a value lies in its space, as `_distribution_of` counts."""
     return space.unit(value, default) if isinstance(space, Range) else space.values.index(value)
 
 
 def _value_at(space: Space, place: Any, default: Any) -> Any:
+    """Return the value at a place of its space."""
     return space.at(place, default) if isinstance(space, Range) else space.values[place]
 
 
 def _import_optuna() -> ModuleType:
+    """Import Optuna, which is an extra. Raises UsageError where it is not installed."""
     try:
         import optuna
     except ImportError:
