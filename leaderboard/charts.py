@@ -97,7 +97,9 @@ class Forest:
         x = _number_axis("value", self.unit, self.ends)
         low, high = x | {"field": "low"}, x | {"field": "high"}
         names = [row["name"] for row in self.rows]
-        every = {"y": _row_axis("name", names, 140), "color": _colour_scale("verdict", COLOURS, COLOURS.values())}
+        colour = _colour_scale("verdict", COLOURS, COLOURS.values())
+        y = _row_axis("name", names, 140)
+        every = {"y": y, "color": colour}
         shape = _colour_scale("verdict", SHAPES, SHAPES.values())
         end_style = {"thickness": 2, "size": 12}
         mark_style = {"filled": True, "size": 90, "opacity": 1}
@@ -141,7 +143,8 @@ def draw_lines(
     colour = _colour_scale("regime", order, colours, legend)
     dash_scale = {"domain": list(order), "range": dashes}
     dash = _nominal_field("regime") | {"scale": dash_scale, "legend": None}
-    x = {"field": "x", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
+    x_axis = {"tickCount": 6}
+    x = {"field": "x", "type": "quantitative", "title": x_title, "axis": x_axis}
     ends = rows[["low", "high"]].to_numpy().ravel()
     y = _number_axis("y", y_title, ends, logarithmic)
     last = rows.sort_values("x").groupby("regime").tail(1)
@@ -202,16 +205,14 @@ def _place_end_bars(rows: pd.DataFrame, last: pd.DataFrame, order: Sequence[str]
 def draw_dots(rows: pd.DataFrame, title: str, unit: str) -> Figure:
     """Draw values in lines, without intervals. Columns: row (the line's name), value (in `unit`), label."""
     lines = list(dict.fromkeys(rows["row"]))
-    points = _make_layer(
-        "point",
-        {"size": 80, "opacity": 1, "strokeWidth": 2},
-        y=_row_axis("row", lines, 170),
-        x=_number_axis("value", unit, [0.0, *rows["value"]]),
-        tooltip=_make_tooltip("label", ("value", unit, "+.1f")),
-        color={"value": PALETTE[0]},
-    )
+    style = {"size": 80, "opacity": 1, "strokeWidth": 2}
+    x = _number_axis("value", unit, [0.0, *rows["value"]])
+    y = _row_axis("row", lines, 170)
+    tooltip = _make_tooltip("label", ("value", unit, "+.1f"))
+    points = _make_layer("point", style, y=y, x=x, tooltip=tooltip, color={"value": PALETTE[0]})
     told = (f"{mark.row}, {mark.label}: {mark.value:+.1f}" for mark in rows.head(60).itertuples())
-    return _make_figure(rows, [_ZERO_X, points], title, f"{title}: {unit}. ", told)
+    opening = f"{title}: {unit}. "
+    return _make_figure(rows, [_ZERO_X, points], title, opening, told)
 
 
 def draw_trials(
@@ -224,19 +225,18 @@ def draw_trials(
     placed = values if numbers else [str(value) for value in values]
     data = rows[["trial", "kind", "gain"]].assign(value=placed)
     names = list(kinds)
-    colour = _colour_scale("kind", names, _list_colours(len(names)), _LEGEND_BELOW if legend else None)
-    points = _make_layer(
-        "point",
-        {"size": 90, "strokeWidth": 2, "opacity": 1},
-        x=_option_axis(option, values, numbers),
-        y=_number_axis("gain", unit, [0.0, *rows["gain"]]),
-        color=colour,
-        shape=colour | {"scale": {"domain": names}},
-        tooltip=_make_tooltip("trial", "kind", ("value", option), ("gain", unit, "+.1f")),
-    )
+    legend_below = _LEGEND_BELOW if legend else None
+    colour = _colour_scale("kind", names, _list_colours(len(names)), legend_below)
+    style = {"size": 90, "strokeWidth": 2, "opacity": 1}
+    x = _option_axis(option, values, numbers)
+    y = _number_axis("gain", unit, [0.0, *rows["gain"]])
+    shape = colour | {"scale": {"domain": names}}
+    tooltip = _make_tooltip("trial", "kind", ("value", option), ("gain", unit, "+.1f"))
+    points = _make_layer("point", style, x=x, y=y, color=colour, shape=shape, tooltip=tooltip)
     first = data.head(40).itertuples()
     told = (f"{trial.trial} ({trial.kind}) at {trial.value}: {trial.gain:+.1f}" for trial in first)
-    return _make_figure(data, [_ZERO_Y, points], title, f"{title}: {unit}. ", told, _PANEL)
+    opening = f"{title}: {unit}. "
+    return _make_figure(data, [_ZERO_Y, points], title, opening, told, _PANEL)
 
 
 _LEGEND_BELOW = {"title": None, "orient": "bottom"}
@@ -264,12 +264,15 @@ def draw_plane(rows: pd.DataFrame, title: str, x_title: str, y_title: str, order
     cells = rows[rows["kind"] == "cell"]
     means = rows[rows["kind"] == "mean"]
     colour = _colour_scale("regime", order, map(colour_of, order), _make_legend(2))
+    y = _number_axis("y", y_title, rows["y"], log_y)
+    shape = colour | {"scale": {"domain": list(order)}}
+    tooltip = _make_tooltip("regime", "group", ("x", x_title, ".3~g"), ("y", y_title, ".3~g"))
     every = {
         "x": x,
-        "y": _number_axis("y", y_title, rows["y"], log_y),
+        "y": y,
         "color": colour,
-        "shape": colour | {"scale": {"domain": list(order)}},
-        "tooltip": _make_tooltip("regime", "group", ("x", x_title, ".3~g"), ("y", y_title, ".3~g")),
+        "shape": shape,
+        "tooltip": tooltip,
     }
     cell_style = {"size": 35, "opacity": 1}
     mean_style = {"size": 170, "filled": True, "opacity": 1}
@@ -349,12 +352,16 @@ def _place_arrows(nodes: pd.DataFrame, edges: pd.DataFrame, pair: bool) -> pd.Da
     arrows = []
     for edge in edges.to_dict("records"):
         author, receiver = places[edge["author"]], places[edge["receiver"]]
-        length = float(np.hypot(*(receiver - author)))
-        along = (receiver - author) / length
-        aside = np.array([-along[1], along[0]])  # keeps both directions apart
-        start = author + 0.45 * along + 0.08 * aside
-        end = receiver - 0.45 * along + 0.08 * aside
+        to_receiver = receiver - author
+        length = float(np.hypot(*to_receiver))
+        along = to_receiver / length
+        aside = np.array([-along[1], along[0]])
+        across = 0.08 * aside  # keeps both directions apart
+        start = author + 0.45 * along + across
+        end = receiver - 0.45 * along + across
         label = author + label_along * length * along + label_aside * aside
+        verdict = verdicts[edge["receiver"]]
+        angle = math.degrees(math.atan2(*along))
         arrow = {
             **edge,
             "x": start[0],
@@ -363,8 +370,8 @@ def _place_arrows(nodes: pd.DataFrame, edges: pd.DataFrame, pair: bool) -> pd.Da
             "y2": end[1],
             "label_x": label[0],
             "label_y": label[1],
-            "angle": math.degrees(math.atan2(*along)),
-            "verdict": verdicts[edge["receiver"]],
+            "angle": angle,
+            "verdict": verdict,
         }
         arrows.append(arrow)
     return pd.DataFrame(arrows).fillna({"used": 0.0})
@@ -389,7 +396,8 @@ def draw_bars(
     x = {"field": "value", "type": "quantitative", "title": x_title, "axis": {"tickCount": 6}}
     bars = list(order) if order else None
     legend = _make_legend(2) | {"labelLimit": 170}
-    part_colour = _colour_scale(colour, parts, _list_colours(len(parts)), legend) | {"sort": parts}
+    colours = _list_colours(len(parts))
+    part_colour = _colour_scale(colour, parts, colours, legend) | {"sort": parts}
     tooltip = _make_tooltip(y, colour, ("value", x_title, ",.4~g"))
     layer = _make_layer("bar", {}, x=x, y=_row_axis(y, bars, 180), color=part_colour, tooltip=tooltip)
     told = (f"{getattr(row, y)}, {getattr(row, colour)}: {row.value:,.4g}" for row in rows.head(40).itertuples())

@@ -323,16 +323,19 @@ def _mark_accuracy(row: Mapping[str, Any], margin: float) -> dict[str, Any] | No
 def _make_mark(row: Mapping[str, Any], value: float, interval: Pair, unit: Unit, margin: float) -> dict[str, Any]:
     """Return a mark at a value with its interval, in hundredths; an end that is not known lies at the value."""
     low, high = (value if pd.isna(end) else end for end in interval)
-    label = unit.with_interval(value, (low, high) if high > low else None)
+    drawn = (low, high) if high > low else None
+    label = unit.with_interval(value, drawn)
+    words = verdict_mark(row["verdict"], margin)
+    detail = f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s"
     return {
         "name": row["regime"],
         "value": 100 * value,
         "low": 100 * low,
         "high": 100 * high,
         "verdict": row["verdict"],
-        "words": verdict_mark(row["verdict"], margin),
+        "words": words,
         "label": label,
-        "detail": f"{row['rollouts']:,.0f} rollouts, {row['cpu_seconds']:,.0f} CPU-s",
+        "detail": detail,
     }
 
 
@@ -346,7 +349,8 @@ def over_seeds(rows: pd.DataFrame, by: Sequence[str], x: str, most: float | None
     # of each seed the mean over groups and policies, as far as `by` has not told them apart
     each = rows.groupby([*place, "seed"], as_index=False, sort=False)[columns].mean()
     wide = each.pivot_table(index=place, columns="seed", values="y", sort=False)
-    means = mean_interval(wide.to_numpy())
+    values = wide.to_numpy()  # (points, seeds)
+    means = mean_interval(values)
     points = wide.index.to_frame(index=False).assign(y=means.mean, low=means.low, high=means.high)
     if x == "steps":
         points["x"] = points["steps"]

@@ -147,7 +147,8 @@ def choose_keys(label: str, options: Mapping[str, str], key: str, default: Seque
     if key not in st.session_state:
         asked = [_find_key(options, one) for one in st.query_params.get_all(key)]
         st.session_state[key] = [one for one in asked if one is not None] or list(default)
-    selected = st.multiselect(label, list(options), format_func=options.__getitem__, key=key)
+    every = list(options)
+    selected = st.multiselect(label, every, format_func=options.__getitem__, key=key)
     chosen = [str(one) for one in selected]
     if chosen != list(default):
         st.query_params[key] = chosen

@@ -916,7 +916,7 @@ def test_verdicts_that_are_all_invalid_end_no_page(tmp_path: Path) -> None:
 
 def test_what_was_all_refused_is_not_shown_as_nothing_refused() -> None:
     steps = "(VALUES (0, 1.0), (0, NULL)) t(peer_received, refused_share)"
-    value = stability._of_cell("refused")
+    value = stability._write_sql("refused")
     assert duckdb.sql(f"SELECT {value} FROM {steps}").fetchall() == [(1.0,)]
     assert duckdb.sql(f"SELECT {value} FROM {steps} WHERE refused_share IS NULL").fetchall() == [(0.0,)]
 
@@ -925,7 +925,7 @@ def test_the_authors_of_a_replay_are_in_the_picture() -> None:
     totals = pd.DataFrame({"regime": ["r"], "policy": ["llama"], "received": [3.0], "used": [3.0]})
     flows = pd.DataFrame({"regime": ["r"], "author": ["old"], "receiver": ["llama"], "records": [4.0], "used": [3.0]})
     gains = pd.DataFrame(columns=["variant", "policy", "gain", "verdict"])
-    assert "old to llama: 4 sent, 3 used" in exchange._network("r", flows, totals, gains)["description"]
+    assert "old to llama: 4 sent, 3 used" in exchange._chart_network("r", flows, totals, gains)["description"]
 
 
 @pytest.mark.slow

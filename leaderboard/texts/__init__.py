@@ -37,7 +37,8 @@ def read_formulas() -> dict[str, str]:
 
 def read_citation() -> dict[str, str]:
     """Return the citation's title, version, year where it is known, and authors."""
-    cited = yaml.safe_load((FOLDER / "CITATION.cff").read_text("utf-8"))
+    citation = (FOLDER / "CITATION.cff").read_text("utf-8")
+    cited = yaml.safe_load(citation)
     authors = cited["authors"]
     names = [author.get("name") or f"{author['given-names']} {author['family-names']}" for author in authors]
     released = str(cited.get("date-released", ""))

@@ -146,7 +146,8 @@ def _choose_pair(store: Store, suite: str) -> _Pair | None:
     # a variant of the baseline shares no more than it
     kinds_of_baseline = cells["regime_type"][cells["regime"] == baseline]
     alone = cells["regime_type"].isin(kinds_of_baseline)
-    shared = cells[~alone].groupby("regime")["accuracy"].mean().dropna()
+    of_shared = cells[~alone].groupby("regime")["accuracy"]
+    shared = of_shared.mean().dropna()
     best = shared.idxmax() if len(shared) else None
     ours = choose_one("Regime", regimes, "regime", best, width=190)
     theirs = choose_one("against", regimes, "b", baseline, width=190)
@@ -179,7 +180,8 @@ def _draw_sides(store: Store, suite: str, pair: _Pair) -> None:
     questions = list(dict.fromkeys(names))
     st.caption(_count_questions(solved, chosen, len(questions), show))
     _draw_what_was_kept(store, suite, solved)
-    shown = questions[_PER_PAGE * (page - 1) : _PER_PAGE * page]
+    first_shown = _PER_PAGE * (page - 1)
+    shown = questions[first_shown : _PER_PAGE * page]
     if not shown:
         show_empty("No question for this choice.")
         return

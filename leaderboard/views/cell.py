@@ -78,7 +78,8 @@ def _draw_state(store: Store, about: pd.Series[Any]) -> None:
         about["cell"],
     )
     with st.container(horizontal=True):
-        st.metric("State", about["state"], help=escape_markdown(about["reason"]) or None)
+        state_help = escape_markdown(about["reason"]) or None
+        st.metric("State", about["state"], help=state_help)
         for row in scores.itertuples():
             metric = f"avg@{row.repeats}" if row.metric == "sampled" else row.metric
             known = row.error == row.error  # NaN is unequal to itself
@@ -122,7 +123,8 @@ def _chart_steps(steps: pd.DataFrame) -> list[charts.Figure]:
     figures = list[charts.Figure]()
     for title, unit, values in measures:
         # one cell is no sample: a line without intervals
-        rows = pd.DataFrame({"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values})
+        columns = {"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values}
+        rows = pd.DataFrame(columns)
         known = rows.dropna()
         if len(known):
             shown = () if figures else order
@@ -138,7 +140,8 @@ def _draw_provenance(about: pd.Series[Any]) -> None:
     rows = pd.DataFrame({"what": list(facts), "value": values})
     draw_table(rows, "provenance", "Provenance of the cell", height="content")
     st.caption("Resolved configuration")
-    st.json(json.loads(about["config"]), expanded=1)
+    config = json.loads(about["config"])
+    st.json(config, expanded=1)
     offer_downloads(f"provenance-{about['cell']}", lambda: rows)
 
 

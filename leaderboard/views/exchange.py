@@ -134,8 +134,10 @@ def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains
     of the policies' gains.
     """
     totals = totals[totals["regime"] == regime].set_index("policy")
-    own = gains[gains["variant"] == regime].drop_duplicates("policy").set_index("policy")
-    sent = flows[flows["regime"] == regime].groupby(["author", "receiver"])[["records", "used"]].sum()
+    of_variant = gains[gains["variant"] == regime]
+    own = of_variant.drop_duplicates("policy").set_index("policy")
+    of_regime = flows[flows["regime"] == regime]
+    sent = of_regime.groupby(["author", "receiver"])[["records", "used"]].sum()
     authors = sent.index.get_level_values("author")  # of a replay others than the policies too
     names = list(dict.fromkeys([*totals.index, *authors]))
     nodes = pd.DataFrame({"name": names}).assign(gain="", verdict=INCONCLUSIVE)

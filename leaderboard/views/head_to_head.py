@@ -229,11 +229,13 @@ def _draw_questions(questions: pd.DataFrame, ours: str, theirs: str) -> None:
         interval = POINTS.interval(to_bounds(mean))
         rows.append((group, policy, *counts, 100 * float(mean.mean), interval))
     columns = ["group", "policy", "better", "equal", "worse", "difference", "interval"]
-    titles = {name: name.capitalize() for name in columns} | {
+    titles_of_numbers = {
         "difference": number_column("Difference, points", "%+.1f"),
         "interval": "95 % interval over questions",
     }
-    draw_table(pd.DataFrame(rows, columns=columns), "question-table", "Wins and losses by question", titles)
+    titles = {name: name.capitalize() for name in columns} | titles_of_numbers
+    table = pd.DataFrame(rows, columns=columns)
+    draw_table(table, "question-table", "Wins and losses by question", titles)
     st.caption(
         "Each question's accuracy is its mean over seeds and repeats. Better, equal, worse: on how many questions, by however "
         "little; the difference is how much, on the mean question. This interval is over "

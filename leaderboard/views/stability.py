@@ -150,10 +150,12 @@ def draw(store: Store, suite: str) -> None:
     query = _CELLS.format(x=_write_sql(across), y=_write_sql(up))
     cells = store.query_frame(query, suite)
     groups = choose_some("Groups", list(dict.fromkeys(cells["group"])), "group")
-    cells = cells[cells["group"].isin(groups)]
+    of_groups = cells["group"].isin(groups)
+    cells = cells[of_groups]
     present = set(cells["regime"])
     order = [regime for regime in store.list_regimes(suite) if regime in present]
-    if cells.dropna(subset=["x", "y"]).empty:
+    known = cells.dropna(subset=["x", "y"])
+    if known.empty:
         show_empty("No policy has both of these here. Choose others, or set `training.measure_every` in the suite.")
         return
     figures = [_draw_plane(cells, across, up, order)]
