@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -165,25 +165,18 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
     titles = _title_panels(panels)
     left_out = [f"{titles[panel]} ({why})" for panel, why in excluded.items()]
     references = {row.regime: row.baseline for row in rows}
-    in_mean = [row for row in rows if (row.group, row.task) in used]
+    chosen = _RankedPanels(rows, used, titles, comparisons, whole)
     ranks = []
     for place, name in enumerate(names):
         if name not in references:
             continue
         row = TableRow(comparison=whole, place=place, reference=references[name])
-        there = {(one.group, one.task) for one in rows if one.regime == name}
-        lacking = [titles[panel] for panel in used if panel not in there]
-        absence = _explain_left_out(name, row, lacking)
+        absence = _explain_left_out(name, row, chosen.list_lacking(name))
         if absence:
             left_out.append(absence)
         if whole.own.n[place]:
-            ends = None
-            if whole.uneven[place]:
-                ends = _find_ends(comparisons, used, titles, place)
-            elif whole.verdicts[place] == DIFFERS_POLICIES:
-                ends = _find_policy_ends(in_mean, name)
             fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
-            ranks.append(Rank(regime=name, ends=ends, **fields))
+            ranks.append(Rank(regime=name, ends=chosen.find_ends(name, place), **fields))
 
     groups = {group for group, _ in used}
     tasks = {task for _, task in used}
@@ -198,6 +191,31 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         panels=len(used),
         unlike=frozenset(row.regime for row in rows if row.unlike),
     )
+
+
+class _RankedPanels(NamedTuple):
+    """The panels that a ranking is over. rows: of these and of the panels left out. used: those of the mean. whole: the comparison
+    on their mean."""
+
+    rows: Sequence[SeedRow]
+    used: Sequence[Place]
+    titles: Mapping[Place, str]
+    comparisons: Mapping[Place | None, Comparison]
+    whole: Comparison
+
+    def list_lacking(self, name: str) -> list[str]:
+        """Return the titles of the panels that have no row of a regime."""
+        there = {(row.group, row.task) for row in self.rows if row.regime == name}
+        return [self.titles[panel] for panel in self.used if panel not in there]
+
+    def find_ends(self, name: str, place: int) -> tuple[End, End] | None:
+        """Return between which panels, or policies, the gains of a regime lie, where their mean would mislead; else None."""
+        if self.whole.uneven[place]:
+            return _find_ends(self.comparisons, self.used, self.titles, place)
+        if self.whole.verdicts[place] == DIFFERS_POLICIES:
+            in_mean = [row for row in self.rows if (row.group, row.task) in self.used]
+            return _find_policy_ends(in_mean, name)
+        return None
 
 
 def _find_usual_baseline(rows: Sequence[SeedRow]) -> str:

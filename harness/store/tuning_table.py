@@ -192,21 +192,17 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
     """Make the row of one choice on one group. scored: all lines of the group, for the baselines of both."""
     trials = {trial.number: trial for trial in choice.trials}
     chosen = trials[choice.chosen]
-    longest = max(trial.steps for trial in choice.trials)
-    whole = [trial for trial in choice.trials if trial.steps == longest]
-    ended = [trial.score for trial in whole if trial.score is not None]
+    ended = _list_scores(choice)
     failed = [trial for trial in choice.trials if trial.score is None]
     best = chosen.score or 0.0
     # Trial 0 is the variant with its defaults; where it failed, the best trial has no lead to speak of
     first = trials[0].score
     without_tuning = first if first is not None else best
-    deviation = float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0
     gain = estimate_difference(published, _lines_baseline(published, scored))
     tuned_gain = estimate_difference(tuned, _lines_baseline(tuned, scored))
     change = estimate_difference(tuned, published)
-    kept = None
-    if choice.checked is not None and choice.checked_published is not None:
-        kept = choice.checked - choice.checked_published
+    # trial 0 is the variant itself, which changes nothing
+    change_interval = to_bounds(change) if choice.chosen else None
     return TuningRow(
         group=group,
         variant=choice.variant,
@@ -217,20 +213,34 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
         tuned_gain=to_number(tuned_gain.mean),
         tuned_interval=to_bounds(tuned_gain),
         change=to_number(change.mean) or 0.0,
-        change_interval=to_bounds(change) if choice.chosen else None,
+        change_interval=change_interval,
         trials=len(choice.trials),
         failed=len(failed),
         lowest=min(ended),
         highest=max(ended),
-        deviation=deviation,
+        deviation=float(np.std(ended, ddof=1)) if len(ended) > 1 else 0.0,
         promised=best - without_tuning,
-        kept=kept,
+        kept=_find_kept_lead(choice),
         rollouts=choice.rollouts,
         cpu_seconds=choice.cpu_seconds,
         gpu_seconds=choice.gpu_seconds,
         settings=chosen.settings,
         on=choice.on,
     )
+
+
+def _list_scores(choice: Tuned) -> list[float]:
+    """Return the scores of the trials that ran to the end."""
+    longest = max(trial.steps for trial in choice.trials)
+    whole = [trial for trial in choice.trials if trial.steps == longest]
+    return [trial.score for trial in whole if trial.score is not None]
+
+
+def _find_kept_lead(choice: Tuned) -> float | None:
+    """Return the chosen setting's lead over the defaults on seeds that chose nothing; None where it was not checked."""
+    if choice.checked is None or choice.checked_published is None:
+        return None
+    return choice.checked - choice.checked_published
 
 
 def _lines_baseline(line: BySeed, scored: Mapping[str, BySeed]) -> BySeed:

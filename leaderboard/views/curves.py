@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pandas as pd
 import streamlit as st
 
@@ -73,6 +76,21 @@ GROUP BY c.group_name, c.regime, c.seed, c.state, s.policy, (s.step - 1) // last
 _EVERY_TASK = "all"
 
 
+class _Shown(NamedTuple):
+    """What the reader chose to see. everyone: all regimes that have points, in the suite's order."""
+
+    groups: Sequence[str]
+    policies: Sequence[str]
+    regimes: Sequence[str]
+    everyone: Sequence[str]
+
+    def select_rows(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the points of what was chosen."""
+        here = rows["group"].isin(self.groups) & rows["policy"].isin(self.policies)
+        chosen = here & rows["regime"].isin(self.regimes)
+        return rows[chosen]
+
+
 def draw(store: Store, suite: str) -> None:
     """Draw the page: learning curves of the chosen regimes, and the area under each."""
     measured = store.query_frame("SELECT DISTINCT metric FROM curves WHERE suite = ? ORDER BY metric DESC", suite)
@@ -90,40 +108,53 @@ def draw(store: Store, suite: str) -> None:
         words = "No learning curve yet: `evaluation.curve_every` in the suite says how often one point is measured."
         show_unfinished(store, suite, words)
         return
-    with_points, of_rows = set(rows["group"]), set(rows["regime"])
-    everyone = [regime for regime in store.list_regimes(suite) if regime in of_rows]
-    with st.container(horizontal=True, gap="small"):
-        groups = [group for group in store.list_groups(suite) if group in with_points]
-        groups = choose_some("Groups", groups, "group")
-        policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
-        two = store.choose_two(suite, everyone)
-        regimes = choose_some("Regimes (none: all)", everyone, "regime", two)
-    chosen = rows["group"].isin(groups) & rows["policy"].isin(policies) & rows["regime"].isin(regimes)
-    rows = rows[chosen]
+    shown = _choose_shown(store, suite, rows)
+    rows = shown.select_rows(rows)
     points = over_seeds(rows.assign(y=100 * rows["y"]), ["group"], axis, most=100.0)
     y_title = "accuracy, %" if curve != _OF_REWARD else "share of right answers, %"
-    figures = list[charts.Figure]()
-    for group in groups:
-        of_group = points[points["group"] == group]
-        title = f"{group}: {kinds[curve]}"
-        named = () if figures else regimes  # the first figure has the legend of all
-        figures.append(charts.draw_lines(of_group, title, AXES[axis], y_title, everyone, shown=named))
+    figures = _chart_curves(points, shown, kinds[curve], AXES[axis], y_title)
     draw_figures(figures, "curve")
     st.caption(
         "Lines: mean over seeds (and over the chosen policies), named below the first figure. Bands of one or two regimes, or bars "
         f"at the right of more: {SPREAD}. None with a single seed."
     )
-    draw_regime_links(store, regimes)
+    draw_regime_links(store, shown.regimes)
     st.header("Area under the curve")
-    titles = {
-        "group": "Group",
-        "regime": "Regime",
-        "seeds": "Seeds",
-        "area": number_column("Mean accuracy over training, %", "%.1f"),
-        "interval": "95 % interval",
-    }
-    draw_table(_measure_areas(rows), "areas", "Area under the learning curve by regime", titles)
+    draw_table(_measure_areas(rows), "areas", "Area under the learning curve by regime", _AREA_TITLES)
     offer_downloads(f"curves-{suite}-{axis}", lambda: points, figures)
+
+
+_AREA_TITLES = {
+    "group": "Group",
+    "regime": "Regime",
+    "seeds": "Seeds",
+    "area": number_column("Mean accuracy over training, %", "%.1f"),
+    "interval": "95 % interval",
+}
+
+
+def _choose_shown(store: Store, suite: str, rows: pd.DataFrame) -> _Shown:
+    """Draw the choices of groups, policies and regimes. rows: the points that there are."""
+    with_points, of_rows = set(rows["group"]), set(rows["regime"])
+    everyone = [regime for regime in store.list_regimes(suite) if regime in of_rows]
+    groups = [group for group in store.list_groups(suite) if group in with_points]
+    with st.container(horizontal=True, gap="small"):
+        chosen_groups = choose_some("Groups", groups, "group")
+        policies = choose_some("Policies", list(dict.fromkeys(rows["policy"])), "policy")
+        two = store.choose_two(suite, everyone)
+        regimes = choose_some("Regimes (none: all)", everyone, "regime", two)
+    return _Shown(chosen_groups, policies, regimes, everyone)
+
+
+def _chart_curves(points: pd.DataFrame, shown: _Shown, title: str, x_title: str, y_title: str) -> list[charts.Figure]:
+    """Return a figure of each group. points: means over seeds. title: what the curves are of."""
+    figures = list[charts.Figure]()
+    for group in shown.groups:
+        of_group = points[points["group"] == group]
+        named = () if figures else shown.regimes  # the first figure has the legend of all
+        figure = charts.draw_lines(of_group, f"{group}: {title}", x_title, y_title, shown.everyone, shown=named)
+        figures.append(figure)
+    return figures
 
 
 def _read_points(store: Store, suite: str, curve: str, task: str) -> pd.DataFrame:
