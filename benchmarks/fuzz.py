@@ -84,8 +84,7 @@ def suite(place: Path) -> Parser:
 
 
 def record(place: Path) -> Parser:
-    from harness.exchange.wire import decode_record, encode_record
-    from harness.experience.records import GroupValue, Rollout, Success, TextRollout
+    from harness.experience.records import GroupValue, Rollout, Success, TextRollout, decode_record, encode_record
 
     head: dict[str, Any] = {"author": "a", "version": 1, "step": 2, "prompt_id": "p"}
     records = [

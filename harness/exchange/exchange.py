@@ -13,8 +13,16 @@ import msgspec
 
 from harness.errors import CheckpointError, ExchangeError
 from harness.exchange.misbehaviour import Sender
-from harness.exchange.wire import MAX_MESSAGE_BYTES, decode_record, encode_record
-from harness.experience.records import SHIPPED, Record, Refusal, Rollout, Scores
+from harness.experience.records import (
+    MAX_MESSAGE_BYTES,
+    SHIPPED,
+    Record,
+    Refusal,
+    Rollout,
+    Scores,
+    decode_record,
+    encode_record,
+)
 from harness.phases import report_progress
 from harness.store.rows import ExchangeRow
 from harness.suite.schema import Defences, Edge, edges_of

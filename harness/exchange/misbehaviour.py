@@ -14,9 +14,8 @@ from jaxtyping import Bool
 from msgspec import Meta
 
 from harness.errors import CheckpointError
-from harness.exchange.wire import MAX_MESSAGE_BYTES
 from harness.experience.answers import Answer, Group
-from harness.experience.records import AnswerRecord, ChangedScores, Draft, Record, Scores
+from harness.experience.records import MAX_MESSAGE_BYTES, AnswerRecord, ChangedScores, Draft, Record, Scores
 from harness.verification.verdict import Verdict
 
 Share = Annotated[float, Meta(gt=0.0, le=1.0)]

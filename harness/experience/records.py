@@ -1,12 +1,14 @@
-"""What policies send each other, and why a receiver refuses it. A record type declares fields of bounded size, what is
-sent of a group (`of`), what must hold (`check`), where it arrives (`inbox`)."""
+"""What policies send each other, as types and as bytes, and why a receiver refuses it. A record type declares fields of bounded
+size, what is sent of a group (`of`), what must hold (`check`), where it arrives (`inbox`). A peer's bytes are hostile until
+`decode_record` has returned, whose memory is bounded by the message's size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, Union
 
 import msgspec
 from msgspec import Meta, inspect
@@ -27,6 +29,8 @@ __all__ = [
     "Success",
     "TextRollout",
     "answers_to_send",
+    "decode_record",
+    "encode_record",
     "require_bounded",
 ]
 
@@ -40,6 +44,7 @@ MAX_TOKENS = 1 << 17  # of one answer
 MAX_ANSWERS = 1 << 22  # of one group, more than a suite can ask for
 LOGPROB_SLACK = 1e-6  # rounding may lift a sure token's log-probability above 0
 LOGPROB_FLOOR = -1e4  # a lower claim attacks the ratio's denominator
+MAX_MESSAGE_BYTES = 4 << 20  # fits the largest record that the types allow
 
 
 class Refusal(StrEnum):
@@ -346,6 +351,46 @@ def _text_bytes(text: str) -> int:
     if size > MAX_TEXT_BYTES:
         raise ExchangeError(Refusal.OVERSIZED, f"text of {size} bytes")
     return size
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+@cache
+def _make_decoder(kinds: frozenset[type[Record]]) -> msgspec.msgpack.Decoder[Any]:
+    """A decoder of these kinds of records and no others."""
+    every = sorted(SHIPPED | kinds, key=lambda kind: str(kind.__struct_config__.tag))
+    return msgspec.msgpack.Decoder(Union[tuple(every)])  # noqa: UP007  # the types are known only now
+
+
+def encode_record(record: Record) -> bytes:
+    """One record as msgpack. Raises ExchangeError (`malformed`, `oversized`) if it cannot be carried."""
+    try:
+        message = _encoder.encode(record)
+    except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
+        raise ExchangeError(Refusal.MALFORMED, str(error)) from None
+    if len(message) > MAX_MESSAGE_BYTES:
+        raise ExchangeError(Refusal.OVERSIZED, f"{len(message)} bytes")
+    return message
+
+
+def decode_record(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type[Record]] = SHIPPED) -> Record:
+    """One checked record, of a shipped type or one of `kinds`. Raises ExchangeError."""
+    if not isinstance(message, bytes):
+        raise ExchangeError(Refusal.WRONG_TYPE, f"expected bytes, got {type(message).__name__}")
+    if len(message) > limit:
+        raise ExchangeError(Refusal.OVERSIZED, f"{len(message)} bytes, at most {limit}")
+    try:
+        record: Record = _make_decoder(kinds).decode(message)
+    except msgspec.ValidationError as error:
+        raise ExchangeError(Refusal.WRONG_TYPE, str(error)[:200]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+        raise ExchangeError(Refusal.MALFORMED, str(error)[:200]) from None
+    try:
+        record.check()
+    except ValueError as error:
+        raise ExchangeError(Refusal.INCONSISTENT, str(error)[:200]) from None
+    return record
 
 
 # Earlier names, which packages of others may import

@@ -14,8 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import ExchangeError
-from harness.exchange.wire import MAX_MESSAGE_BYTES, decode_record, encode_record
-from harness.experience.records import MAX_TEXT_BYTES, MAX_TOKENS, Record, Refusal, Rollout, TextRollout
+from harness.experience.records import (
+    MAX_MESSAGE_BYTES,
+    MAX_TEXT_BYTES,
+    MAX_TOKENS,
+    Record,
+    Refusal,
+    Rollout,
+    TextRollout,
+    decode_record,
+    encode_record,
+)
 
 pack = msgspec.msgpack.encode
 NESTED = b"\x91" * 200_000

@@ -19,8 +19,7 @@ from harness import phases
 from harness.errors import CheckpointError
 from harness.exchange import exchange as see
 from harness.exchange.exchange import Collected, Delivery, Exchange, Quotas
-from harness.exchange.wire import encode_record
-from harness.experience.records import Record, Refusal, Success
+from harness.experience.records import Record, Refusal, Success, encode_record
 from harness.suite.schema import Defences, edges_of
 
 POLICIES = ("b", "a", "c")

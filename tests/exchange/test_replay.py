@@ -16,8 +16,7 @@ from exchange_records import PROMPTS, rollout, step_records, success
 from harness.errors import CellError, DiskFullError, StoreError
 from harness.exchange.exchange import Collected, Exchange
 from harness.exchange.replay import Frame, ReplaySource, ReplayWriter
-from harness.exchange.wire import encode_record
-from harness.experience.records import Record, Refusal, Success
+from harness.experience.records import Record, Refusal, Success, encode_record
 from harness.session.cell import exchanges
 from harness.suite.schema import Replay, Sharing, edges_of
 

@@ -13,9 +13,8 @@ from harness.errors import ExchangeError
 from harness.exchange.exchange import Exchange, Quotas
 from harness.exchange.misbehaviour import Lying, Noisy, Sender
 from harness.exchange.receiving import Received, Receiver
-from harness.exchange.wire import decode_record, encode_record
 from harness.experience.answers import Answer, Group, Inbox, Prompt
-from harness.experience.records import Draft, Refusal, Scores
+from harness.experience.records import Draft, Refusal, Scores, decode_record, encode_record
 from harness.learning.regime import Context
 from harness.learning.registry import build
 from harness.session.cell.learners import Clock

@@ -12,9 +12,8 @@ from harness.engines.embedded.engine import EmbeddedEngine
 from harness.engines.protocol import Optimisation, UpdateReport
 from harness.exchange.exchange import Exchange
 from harness.exchange.receiving import Received, Receiver
-from harness.exchange.wire import encode_record
 from harness.experience.answers import Answer, Group, PeerAnswer, Prompt
-from harness.experience.records import GroupValue, Record, Rollout, Success
+from harness.experience.records import GroupValue, Record, Rollout, Success, encode_record
 from harness.learning.regime import Need
 from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.judge import Judge
