@@ -45,7 +45,7 @@ BESIDE = (
     "harness/learning/conformance.py",
     *(f"harness/engines/{name}.py" for name in ("catalogue", "conformance")),
     "harness/engines/embedded/account.py",
-    "harness/engines/openrlhf/local_ray.py",
+    *(f"harness/engines/openrlhf/{name}.py" for name in ("account", "local_ray")),
     *(f"harness/verification/{name}.py" for name in ("catalogue", "conformance")),
     "harness/tasks/conformance.py",
     *(f"harness/session/cell/{name}.py" for name in ("log", "manifests")),

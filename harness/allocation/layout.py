@@ -11,57 +11,73 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from harness.allocation.cost_model import (
-    GPU_LOGITS,
     USABLE,
     Device,
     Memory,
     PolicyDemand,
     Workload,
-    checkpoint_bytes,
     device_of,
     kv_cache_bytes,
-    logits_bytes,
     rollout_seconds,
     score_seconds,
     train_seconds,
-    trainer_states,
     weight_bytes,
 )
-from harness.allocation.inventory import LOGICAL, Bundle
+from harness.allocation.inventory import Bundle
 
 # Numbers of GPUs that are tried, those of a larger cluster among them, so that it is never the slower one
 SIZES = (*range(1, 33), *range(40, 129, 8), *(2**n for n in range(8, 13)))
 # Those of a whole cell, and of policies that take turns
 PLACES = (*range(1, 9), *(step * 2**n for n in range(2, 11) for step in (3, 4)))
-MICRO_BATCHES = (16, 8, 4, 2, 1)
 MOST_CONCURRENT = 2048  # vLLM's tokens of one step, at least one for each answer
 LEAST_CONCURRENT = 8  # sequences below which a rollout engine is not worth starting
 # What turns cost beside the bytes moved, as a share of the work, priors that nobody has measured: caches and graphs built anew
 # where trainer and engine take turns; where policies do, also the communication of each over more GPUs, which is not counted.
 TURNS_COST, STACKED_COST = 0.1, 1.0
-HOST_BYTES = 4 * 10**9  # RAM of trainer and rollout processes, sleepers apart: a prior
-LOGICAL_HOST_BYTES = 3 * 10**9  # where a GPU is a core, what a CUDA context would hold included (docs/openrlhf.md)
-REDUCE_BUCKET = 5 * 10**7  # gradients that ZeRO 2 and 3 reduce at once; DeepSpeed's default takes 1 GB of bf16
-LIVE_PARAMETERS = 10**9  # whole weights that ZeRO 3 keeps gathered at most, DeepSpeed's default
-DOUBLES_BYTES = 24  # per entry of the largest matrix: three float64 copies, to compare gradients
 SYNC_LINK = 50e9  # bytes per second of a weight sync, a prior
 START_SECONDS = 120.0  # loading a cell's models and starting engines: a prior
 
 
+class TrainingWay(NamedTuple):
+    """A way to run a policy's trainer. memory: bytes per GPU; micro_batch: answers; zero: stage."""
+
+    memory: Memory
+    micro_batch: int
+    checkpointing: bool
+    zero: int
+
+
+class PolicyAccount(Protocol):
+    """What layouts ask of an engine whose policies have trainers and rollout engines; a module with these functions is one."""
+
+    def ways_to_train(self, policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[TrainingWay]:
+        """Yield the ways to run a trainer on so many GPUs, the fastest first."""
+
+    def trainer_ram(self, policy: PolicyDemand, zero: int, ranks: int, kind: str) -> int:
+        """Return the bytes of RAM that the trainer's ranks take beside their processes. kind: of the GPUs."""
+
+    def process_ram(self, kind: str) -> int:
+        """Return the bytes of RAM of the processes on one GPU of this kind."""
+
+    def sleeping_ram(self, kind: str) -> int:
+        """Return the RAM for each byte that sleeps while another process has the GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """node: GPUs of a node, which tensor parallelism must not exceed. stacks: policies may take turns on it. measured: by a
-    hardware record. ram: bytes of RAM for a cell, ram_each: beside each of its GPUs; None where it does not count.
-    widest: tensor parallelism at most."""
+    """node: GPUs of a node, which tensor parallelism must not exceed. account: of the engine that is to work there. stacks:
+    policies may take turns on it. measured: by a hardware record. ram: bytes of RAM for a cell, ram_each: beside each of its
+    GPUs; None where it does not count. widest: tensor parallelism at most."""
 
     kind: str
     memory: int
     node: int
+    account: PolicyAccount
     stacks: bool = False
     measured: Device | None = None
     ram: int | None = None
@@ -75,16 +91,6 @@ class Gpu:
     @property
     def usable(self) -> int:
         return int(self.memory * USABLE)
-
-    @property
-    def host(self) -> int:
-        """RAM of the processes on one GPU."""
-        return LOGICAL_HOST_BYTES if self.kind == LOGICAL else HOST_BYTES
-
-    @property
-    def pinned(self) -> int:
-        """RAM per byte that sleeps: torch rounds up to powers of two. Where a GPU is a core, it sleeps in a file."""
-        return 0 if self.kind == LOGICAL else 2
 
 
 class StepSeconds(msgspec.Struct, frozen=True):
@@ -223,9 +229,10 @@ def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, other
     """Yield every way that is tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both
     tried and the faster one counts: a preference for either makes plans slower where there is more memory."""
     placing = _Placing(policy, work, gpus, gpu, others)
-    for training in _ways_to_train(policy, work, gpus, gpu):
+    of_processes = gpu.account.process_ram(gpu.kind) * gpus
+    for training in gpu.account.ways_to_train(policy, work, gpus, gpu):
         train = placing.train_seconds(training.checkpointing)
-        host = gpu.host * gpus + host_bytes(policy, training.zero, gpus, gpu)
+        host = of_processes + gpu.account.trainer_ram(policy, training.zero, gpus, gpu.kind)
         for tensor_parallel in placing.engine_sizes:
             for sleeps in (False, True):
                 yield placing.try_way(training, train, host, tensor_parallel, sleeps)
@@ -259,9 +266,7 @@ class _Placing:
         tokens = self._answers * self._work.trained * mean
         return train_seconds(self._policy, tokens, mean, self._gpu.on, checkpointing) / self._gpus
 
-    def try_way(
-        self, training: _TrainingWay, train: float, host: int, tensor_parallel: int, sleeps: bool
-    ) -> _Way | int:
+    def try_way(self, training: TrainingWay, train: float, host: int, tensor_parallel: int, sleeps: bool) -> _Way | int:
         """The way with these rollout engines beside this trainer, or in turns with it where `sleeps`; the bytes per GPU that
         it needs where it does not fit. train: seconds of a step's updates. host: RAM in bytes without sleeping states."""
         gpu = self._gpu
@@ -288,7 +293,7 @@ class _Placing:
             peak = self._asleep + trained + memory.rollout
         moved = memory.states + weights if sleeps or self._others else 0
         seconds, rest = self._seconds_of_way(train, engines, tensor_parallel, concurrent, sleeps, moved)
-        in_bytes = host + gpu.pinned * moved * self._gpus
+        in_bytes = host + gpu.account.sleeping_ram(gpu.kind) * moved * self._gpus
         return _Way(
             step=seconds.total,
             rest=rest,
@@ -377,82 +382,6 @@ def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, wa
         rest=way.rest,
         asleep=2 * gpu.on.context * others,
     )
-
-
-class _TrainingWay(NamedTuple):
-    """A way to run a policy's trainer. memory: bytes per GPU; micro_batch: answers; zero: stage."""
-
-    memory: Memory
-    micro_batch: int
-    checkpointing: bool
-    zero: int
-
-
-def _ways_to_train(policy: PolicyDemand, work: Workload, ranks: int, gpu: Gpu) -> Iterator[_TrainingWay]:
-    """Yield the ways to run a trainer on so many GPUs, the fastest first."""
-    answers = max(1, int(work.prompts * policy.rollouts * work.trained) // ranks)
-    sharded = (2,) if policy.lora else (2, 3)  # adapters are merged into whole weights
-    # Without ZeRO DeepSpeed keeps bf16's masters and moments where no checkpoint finds them.
-    stages = sharded if policy.precision == "bf16" else (0, *sharded)
-    micro_batches = [size for size in MICRO_BATCHES if size <= answers or size == 1]
-    for checkpointing in (False, True):
-        for zero in stages if ranks > 1 else stages[:1]:
-            reduce_buffer = REDUCE_BUCKET * policy.value_bytes * (zero >= 2)
-            for micro in micro_batches:
-                activations = activation_bytes(policy, micro * work.sequence, checkpointing, zero)
-                measuring = measuring_bytes(policy, ranks, activations)
-                memory = msgspec.structs.replace(
-                    trainer_states(policy, zero, ranks),
-                    activations=working_bytes(policy, zero, ranks, activations, measuring),
-                    measuring=measuring,
-                    context=gpu.on.context + reduce_buffer,
-                )
-                yield _TrainingWay(memory, micro, checkpointing, zero)
-
-
-def activation_bytes(policy: PolicyDemand, tokens: int, checkpointing: bool, zero: int = 3) -> int:
-    """Bytes that the backward pass of so many tokens keeps: what autograd keeps of transformers' modules (`meta`), and logits,
-    all at once under ZeRO 3 alone; with checkpointing each layer's input, and one layer at a time (Korthikanti et al., arXiv
-    2205.05198)."""
-    model = policy.model
-    size = policy.value_bytes
-    kept = model.half if size == 2 else model.full
-    layers = model.layers * size * model.hidden + kept.layer if checkpointing else kept.layers
-    entries = tokens * model.vocab
-    logits = logits_bytes(policy, entries, GPU_LOGITS if zero < 3 else entries)
-    return tokens * (layers + kept.head) + int(logits)
-
-
-def measuring_bytes(policy: PolicyDemand, ranks: int, activations: int) -> int:
-    """Own and peer gradients apart: a rank's share of one sum in fp32, and two copies of the largest on its way, or its float64
-    copies once the activations are gone."""
-    largest = min(policy.model.largest, policy.trained)
-    compared = DOUBLES_BYTES * largest // ranks
-    whole = 4 * policy.trained // ranks + max(8 * largest, compared - activations)
-    return whole if policy.measured else 0
-
-
-def working_bytes(policy: PolicyDemand, zero: int, ranks: int, activations: int, measuring: int) -> int:
-    """The most that comes and goes beside states and `measuring`. In a pass: activations, ZeRO 2's own gradients, ZeRO 3's
-    gathered weights. In the step: the root of the variances, with ZeRO 3 the gradients too, in fp32."""
-    psi = policy.trained
-    own = policy.value_bytes * psi // ranks if zero == 2 else 0
-    gathered = min(psi, LIVE_PARAMETERS) * policy.value_bytes if zero == 3 else 0
-    step = (8 if zero == 3 else 4) * psi // (ranks if zero else 1)
-    return max(activations + own + gathered, step - measuring)
-
-
-def host_bytes(policy: PolicyDemand, zero: int, ranks: int, gpu: Gpu) -> int:
-    """RAM of the trainer's ranks beside their processes: a checkpoint being written, whole on one rank, and the weights while
-    others (the base's to score, merged ones to sync) are in their place, or the sums of own gradients while peers' add up."""
-    replaced = policy.lora or policy.reference
-    base = 0
-    if replaced:
-        shards = ranks if zero == 3 else 1
-        base = weight_bytes(policy.model, policy.precision) // shards
-    away = max(base, 4 * policy.trained // ranks if policy.measured else 0)
-    written = checkpoint_bytes(policy.model, policy.precision, 0, policy.adapters).whole
-    return gpu.pinned * away * ranks + written
 
 
 def sizes_to_try(policy: PolicyDemand) -> tuple[int, ...]:

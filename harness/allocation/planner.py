@@ -21,7 +21,7 @@ from harness.allocation.inventory import (
     has_bf16,
     place_bundles,
 )
-from harness.allocation.layout import Gpu, least_gpus, places_up_to, policy_layout, sizes_up_to
+from harness.allocation.layout import Gpu, PolicyAccount, least_gpus, places_up_to, policy_layout, sizes_up_to
 from harness.allocation.scheduler import JobRequest, Timetable, play_schedule
 
 MAX_PARALLEL = 16  # cells at once
@@ -134,13 +134,14 @@ def plan_cells(
     cells: int,
     kinds: Mapping[str, tuple[CellDemand, int]],
     inventory: Inventory,
+    account: PolicyAccount,
     measured: Mapping[str, float] | None = None,
     on: Device | None = None,
     workers: int | None = None,
 ) -> Plan:
     """Cells whose policies have GPUs of their own, logical ones where there are none: as many side by side as take the least
-    time. kinds: pending, with numbers of cells. measured: seconds by kind, instead of the prediction. on: what a GPU does,
-    instead of the priors. workers: most cells at once, which the prediction ignores."""
+    time. kinds: pending, with numbers of cells. account: the engine's, of its memory. measured: seconds by kind, instead of the
+    prediction. on: what a GPU does, instead of the priors. workers: most cells at once, which the prediction ignores."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
     pending = sum(count for _, count in kinds.values())
     half = any(p.precision == "bf16" for cell, _ in kinds.values() for p in cell.policies)
@@ -148,7 +149,7 @@ def plan_cells(
     if not able or not kinds:
         return _refuse_plan(_without_bf16(cluster) if kinds else None, cells, pending, inventory)
     plans = [
-        _plan_alike(cells, kinds, Inventory(nodes), inventory, measured or {}, on, workers)
+        _plan_alike(cells, kinds, Inventory(nodes), inventory, account, measured or {}, on, workers)
         for nodes in _group_alike_nodes(able)
     ]
     fitting = [plan for plan in plans if plan.feasible]
@@ -160,12 +161,13 @@ def _plan_alike(
     kinds: Mapping[str, tuple[CellDemand, int]],
     cluster: Inventory,
     inventory: Inventory,
+    account: PolicyAccount,
     measured: Mapping[str, float],
     on: Device | None,
     workers: int | None,
 ) -> Plan:
     """On nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared."""
-    gpu = _gpu_of(cluster, on)
+    gpu = _gpu_of(cluster, account, on)
     total = cluster.gpus
     pending = sum(count for _, count in kinds.values())
     alone = {kind: _fastest_alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
@@ -411,12 +413,13 @@ def _group_alike_nodes(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
     return [tuple(alike[kind]) for kind in most]
 
 
-def _gpu_of(cluster: Inventory, on: Device | None) -> Gpu:
+def _gpu_of(cluster: Inventory, account: PolicyAccount, on: Device | None) -> Gpu:
     widest = max(node.gpus for node in cluster.nodes)
     return Gpu(
         kind=cluster.nodes[0].gpu_kind,
         memory=cluster.nodes[0].gpu_memory,
         node=widest,
+        account=account,
         stacks=True,
         measured=on,
     )

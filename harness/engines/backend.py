@@ -16,8 +16,10 @@ from msgspec import Meta
 from harness.allocation import inventory
 from harness.allocation.cost_model import CellDemand, Device, Memory, PhaseSeconds
 from harness.allocation.inventory import Inventory
+from harness.allocation.layout import PolicyAccount
 from harness.allocation.shapes import MICRO, Precision, load_config, precision_of_config
 from harness.engines.embedded import account as embedded_account
+from harness.engines.openrlhf import account as openrlhf_account
 from harness.engines.protocol import PolicyEngine
 from harness.errors import SuiteError, UsageError
 from harness.suite.schema import Policy
@@ -80,8 +82,10 @@ class Backend(ABC):
     results_version: ClassVar[int | None] = None
     # Whether each policy spreads over a cluster's devices; else a cell is one process
     clustered: ClassVar[bool] = False
-    # Memory and time of a cell, for plans
+    # Memory and time of a cell that is one process, for plans
     account: ClassVar[CellAccount] = embedded_account
+    # Memory of a policy's trainers, for plans of a `clustered` engine
+    policy_account: ClassVar[PolicyAccount] = openrlhf_account
     # Policies have devices of their own: `each` runs them concurrently.
     side_by_side = False
     # Whether tokens that end an answer are one action, whose log-probability is that of ending by any of `PolicyEngine.stop`;

@@ -17,6 +17,7 @@ from harness.allocation.inventory import Inventory, capacity_of, parse_inventory
 from harness.allocation.plan_text import describe_plan
 from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import ModelShape, load_shape
+from harness.engines.openrlhf import account
 from harness.session.suite.demand import demand_of
 from harness.session.suite.prepare import prepare_named
 
@@ -105,7 +106,7 @@ several = settings(
 
 def planned(machine: Machine, asked: list[tuple[CellDemand, int]]) -> Plan:
     by_name = {f"kind{i}": one for i, one in enumerate(asked)}
-    return plan_cells(sum(count for _, count in asked), by_name, machine.inventory())
+    return plan_cells(sum(count for _, count in asked), by_name, machine.inventory(), account)
 
 
 def more_of_each(machine: Machine) -> Iterator[tuple[str, Machine]]:
@@ -197,7 +198,7 @@ def test_a_suite_of_unlike_sizes_is_planned_on_each_memory_and_never_slower_on_m
     """Where the host's RAM is what lacks, ways that take less of it are planned."""
     asked, before = hetero_size(), float("inf")
     for memory in (64, 80, 96, 120, 141):
-        plan = plan_cells(42, asked, parse_inventory(f"8x{card}-{memory}G"))
+        plan = plan_cells(42, asked, parse_inventory(f"8x{card}-{memory}G"), account)
         assert plan.feasible, plan.shortfall
         assert plan.predicted.wall_seconds <= before
         before = plan.predicted.wall_seconds
@@ -207,7 +208,7 @@ def test_a_suite_of_unlike_sizes_is_planned_on_each_memory_and_never_slower_on_m
 
 
 def test_a_total_is_told_in_parts() -> None:
-    text = describe_plan(plan_cells(42, hetero_size(), parse_inventory("8xA100-80G")))
+    text = describe_plan(plan_cells(42, hetero_size(), parse_inventory("8xA100-80G"), account))
     for line in text.splitlines():
         when, _, parts = line.strip().partition(": ")
         if when.startswith(("always", "in training", "in rollouts", "in a weight sync")):
@@ -219,6 +220,6 @@ def test_a_total_is_told_in_parts() -> None:
 
 def test_too_little_ram_is_told_by_the_way_that_takes_least() -> None:
     asked = hetero_size()
-    short = plan_cells(42, asked, parse_inventory("8xA100-80G+128cpu-100G"))
+    short = plan_cells(42, asked, parse_inventory("8xA100-80G+128cpu-100G"), account)
     assert not short.feasible
     assert "of RAM where there are 100.0 GB" in str(short.shortfall)

@@ -12,13 +12,15 @@ import pytest
 from harness.allocation.cell_layout import CellLayout, cell_layout
 from harness.allocation.cost_model import CONTEXT_BYTES, USABLE, CellDemand, PolicyDemand, Workload
 from harness.allocation.inventory import Bundle, Inventory, parse_inventory
-from harness.allocation.layout import Gpu, host_bytes, least_gpus, policy_layout
+from harness.allocation.layout import Gpu, least_gpus, policy_layout
 from harness.allocation.plan_text import describe_plan
 from harness.allocation.planner import KindPlan, Plan, plan_cells, plan_workers
 from harness.allocation.shapes import load_shape
+from harness.engines.openrlhf import account
 
 WORK = Workload(57, 128, 1024, 4096, 5120, evaluated=20_000, evaluation_tokens=4096)
-H100 = Gpu("H100", 80 * 10**9, 8)
+H100 = Gpu("H100", 80 * 10**9, 8, account)
+PROCESS_RAM = account.process_ram("H100")
 HALF = load_shape("Qwen/Qwen2.5-0.5B-Instruct")
 
 
@@ -41,9 +43,8 @@ PAIR = cell("Qwen3-4B-Base", "Llama-3.2-3B-Instruct")
 
 def plan(inventory: str | Inventory, *cells: CellDemand, **more: object) -> Plan:
     kinds = {f"kind{i}": (one, 1) for i, one in enumerate(cells)}
-    made = plan_cells(
-        len(cells), kinds, parse_inventory(inventory) if isinstance(inventory, str) else inventory, **more
-    )  # type: ignore[arg-type]  # mixed
+    machine = parse_inventory(inventory) if isinstance(inventory, str) else inventory
+    made = plan_cells(len(cells), kinds, machine, account, **more)  # type: ignore[arg-type]  # mixed
     for kind in made.kinds:
         assert kind.layout is not None
         assert sum(b.gpus for b in kind.bundles) == kind.layout.gpus
@@ -143,7 +144,7 @@ def test_two_half_billions_take_turns_on_one_small_gpu(inventory: str) -> None:
     for p in placed.policies:
         parts = (max if p.sleeps else sum)([p.memory.train, p.memory.rollout])
         assert p.peak >= parts + CONTEXT_BYTES * (2 + p.sleeps)
-        assert p.host == H100.host + 14 * HALF.parameters + 2 * (p.memory.states + p.memory.rollout_weights)
+        assert p.host == PROCESS_RAM + 14 * HALF.parameters + 2 * (p.memory.states + p.memory.rollout_weights)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +174,10 @@ def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients(
     assert plain is not None
     assert both is not None
     assert both.memory.reference == plain.memory.measuring == 0
-    assert plain.host == 4 * H100.host + 14 * demands[0].model.parameters
-    assert host_bytes(demands[1], both.zero, 4, H100) >= 4 * both.memory.weights // (4 if both.zero == 3 else 1)
+    assert plain.host == 4 * PROCESS_RAM + 14 * demands[0].model.parameters
+    assert account.trainer_ram(demands[1], both.zero, 4, "H100") >= 4 * both.memory.weights // (
+        4 if both.zero == 3 else 1
+    )
     assert demands[1].model.parameters < both.memory.measuring < 4 * demands[1].model.parameters
 
 
@@ -192,7 +195,7 @@ def test_adapters_let_a_policy_fit_one_consumer_gpu() -> None:
     """Gradients, moments and measuring are the adapters'; ZeRO 3, which shards what they are merged into, is never planned."""
     work, gpu = (
         replace(WORK, prompts=16, answer_tokens=512, longest=1024, prompt_tokens=256),
-        Gpu("RTX4090", 24 * 10**9, 8),
+        Gpu("RTX4090", 24 * 10**9, 8, account),
     )
     whole, adapted = (cell("Qwen3-1.7B", lora=rank, measured=True).policies[0] for rank in (0, 16))
     assert policy_layout(whole, work, 1, gpu)[0] is None
@@ -208,7 +211,7 @@ def test_trainer_and_rollout_engine_have_their_weights_while_they_are_synced() -
     work = replace(WORK, prompts=16, answer_tokens=512, longest=1024, prompt_tokens=256)
     policy = cell("Qwen3-8B", lora=16, work=work).policies[0]
     for memory in range(24, 80, 4):
-        placed, _ = policy_layout(policy, work, 1, Gpu("card", memory * 10**9, 8))
+        placed, _ = policy_layout(policy, work, 1, Gpu("card", memory * 10**9, 8, account))
         if placed is not None:
             assert placed.memory.weights + placed.memory.rollout_weights + 2 * CONTEXT_BYTES <= placed.peak
 
@@ -230,7 +233,7 @@ def test_a_rollout_engine_decodes_no_more_answers_than_its_step_has_tokens() -> 
     ],
 )
 def test_a_cut_that_fits_the_nodes_is_found(inventory: str, models: Sequence[str], count: int) -> None:
-    made = plan_cells(count, {"kind": (cell(*models), count)}, parse_inventory(inventory))
+    made = plan_cells(count, {"kind": (cell(*models), count)}, parse_inventory(inventory), account)
     assert made.feasible, made.shortfall
 
 
@@ -306,4 +309,4 @@ def test_fields_that_other_programs_rely_on(inventory: str) -> None:
         document
     )
     assert {"cpu_seconds", "gpu_seconds", "wall_seconds", "memory_bytes"} <= set(document["predicted"])
-    assert plan_cells(2, {}, parse_inventory(inventory)).feasible, "nothing to do fits everywhere"
+    assert plan_cells(2, {}, parse_inventory(inventory), account).feasible, "nothing to do fits everywhere"

@@ -21,10 +21,10 @@ from harness.allocation.cost_model import (
     kv_cache_bytes,
     trainer_states,
 )
-from harness.allocation.layout import activation_bytes, measuring_bytes, working_bytes
 from harness.allocation.shapes import load_shape, precision_of_config, shape_from_config
 from harness.engines.embedded import account, sizes
 from harness.engines.embedded.account import process_memory
+from harness.engines.openrlhf.account import activation_bytes, measuring_bytes, working_bytes
 
 sys.path.insert(0, str(Path(__file__).parent))
 import measuring

@@ -8,8 +8,8 @@ import pytest
 
 from harness.allocation.cost_model import CellDemand, Lengths
 from harness.allocation.inventory import parse_inventory
-from harness.allocation.layout import HOST_BYTES
 from harness.allocation.planner import Disk, plan_cells
+from harness.engines.openrlhf import account
 from harness.session.suite.demand import demand_of
 from harness.session.suite.disk import cell_disk
 from harness.session.suite.prepare import prepare_named
@@ -71,7 +71,7 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
     too; a prior for a prompt limits nobody."""
     cells = Cells(name)
     plan = plan_cells(
-        len(cells), {kind: (cells.demand(kind), 1) for kind in cells}, parse_inventory(f"{gpus}xH100-80G")
+        len(cells), {kind: (cells.demand(kind), 1) for kind in cells}, parse_inventory(f"{gpus}xH100-80G"), account
     )
     assert plan.feasible, plan.shortfall
     for kind in plan.kinds:
@@ -82,7 +82,7 @@ def test_every_place_of_a_shipped_suite_holds_reference_and_measuring(name: str,
             memory = place.memory
             assert bool(memory.measuring) == measured
             assert memory.reference == 0  # the base borrows the trainer's memory; its own weights wait in the host
-            assert place.host >= place.gpus * (HOST_BYTES + 4 * measured * memory.weights // (8 * place.gpus))
+            assert place.host >= place.gpus * (account.HOST_BYTES + 4 * measured * memory.weights // (8 * place.gpus))
             blocks = -(-work.longest // 16) * 16
             held = policy.model.kv_bytes(blocks, policy.value_bytes, place.tensor_parallel)
             assert memory.kv_cache == place.concurrent * held

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from harness.allocation.layout import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines import lora
 from harness.engines.openrlhf import seams
+from harness.engines.openrlhf.account import LIVE_PARAMETERS, REDUCE_BUCKET
 from harness.engines.openrlhf.plugin import OpenRLHFSettings
 from harness.limits import without_collection
 

@@ -85,7 +85,8 @@ def _plan_cluster(
         demands[kind] = demand_of(cell, resolved, devices, _measured_lengths(prepared.source, cell, lengths))
     counts = Counter(cell.kind for cell in pending)
     kinds = {kind: (demands[kind], counts[kind]) for kind in counts}
-    plan = plan_cells(len(prepared.cells), kinds, machine, measured, calibrated, jobs)
+    account = resolved.engine.policy_account
+    plan = plan_cells(len(prepared.cells), kinds, machine, account, measured, calibrated, jobs)
     return _with_bases(prepared, plan)
 
 
