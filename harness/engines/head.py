@@ -30,13 +30,16 @@ class Head:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Head:
-        """Raises EngineError for an output layer of another form."""
+        """Take a model's output layer, checked on four tokens. Raises EngineError for one of another form."""
         layer: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         config = model.config.get_text_config()
-        factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1.0)
-        head = cls(layer.weight, layer.bias, factor, getattr(config, "final_logit_softcapping", None))
+        # Some configs name the factor, others its inverse
+        divisor = getattr(config, "logits_scaling", None) or 1.0
+        factor = getattr(config, "logit_scale", None) or 1 / divisor
+        cap = getattr(config, "final_logit_softcapping", None)
+        head = cls(layer.weight, layer.bias, factor, cap)
         with torch.inference_mode():
-            ids = torch.arange(1, 5, device=layer.weight.device)[None]
+            ids = torch.arange(1, 5, device=layer.weight.device)[None]  # (1, 4)
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = model(input_ids=ids, use_cache=False).logits
             if logits.isnan().any():
@@ -46,10 +49,13 @@ class Head:
         return head
 
     def fits(self, positions: int) -> bool:
+        """Whether the logits of so many positions may be there at once."""
         return positions * len(self.weight) <= at_once(self.weight.device)
 
     def logits(self, hidden: Float[Tensor, "*N D"], rows: slice = slice(None)) -> Float[Tensor, "*N V"]:
-        values = linear(hidden, self.weight[rows], None if self.bias is None else self.bias[rows])
+        """Make the logits of these rows of the vocabulary, all by default."""
+        bias = None if self.bias is None else self.bias[rows]
+        values = linear(hidden, self.weight[rows], bias)  # (*N, V)
         if self.factor != 1.0:
             values = values * self.factor
         if self.cap is None:
@@ -65,10 +71,10 @@ def whole_logprobs(
     ends: Int64[Tensor, "E"] | None = None,
 ) -> Float32[Tensor, "*N"]:
     """Log-probabilities of `targets`, nats. forbidden: added to the logits. ends: ids that are one action, as `merge_ends`."""
-    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
-    allowed = (scaled + forbidden).flatten(0, -2)
-    flat = targets.flatten()
-    values = -cross_entropy(allowed, flat, reduction="none")
+    scaled = logits.float() if temperature == 1.0 else logits.float() / temperature  # (*N, V)
+    allowed = (scaled + forbidden).flatten(0, -2)  # (N, V)
+    flat = targets.flatten()  # (N,)
+    values = -cross_entropy(allowed, flat, reduction="none")  # (N,)
     return merge_ends(values, allowed, flat, ends).view_as(targets)
 
 
@@ -85,9 +91,10 @@ def merge_ends(
     ends are told apart; `values` are then left as they are."""
     if ends is None:
         return values
-    ended = torch.isin(targets, ends).nonzero().squeeze(1)
-    at_end = logits[ended]
-    return values.index_put((ended,), at_end[:, ends].logsumexp(1) - at_end.logsumexp(1))
+    ended = torch.isin(targets, ends).nonzero().squeeze(1)  # (K,) rows whose target is an end
+    at_end = logits[ended]  # (K, V)
+    of_ending = at_end[:, ends].logsumexp(1) - at_end.logsumexp(1)  # (K,)
+    return values.index_put((ended,), of_ending)
 
 
 def logprobs_by_parts(
@@ -115,17 +122,18 @@ class _InParts(torch.autograd.Function):
         ctx.head = head
         ctx.temperature = temperature
         ctx.ends = ends
-        total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)
-        wanted = torch.full_like(total, -torch.inf)  # of an end: the log-sum over the ends seen so far
+        total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float32)  # (N,)
+        wanted = torch.full_like(total, -torch.inf)  # (N,) of an end: the log-sum over the ends seen so far
         single, ended = _tell_ends_apart(targets, ends)
         for rows in _cut_vocabulary(hidden, len(weight)):
-            scaled = _scale_logits(head.logits(hidden, rows), temperature, forbidden[rows])
+            scaled = _scale_logits(head.logits(hidden, rows), temperature, forbidden[rows])  # (N, R)
             total = torch.logaddexp(total, scaled.logsumexp(1))
-            here = ((single >= rows.start) & (single < rows.stop)).nonzero().squeeze(1)
+            here = _targets_within(rows, single)
             wanted[here] = scaled[here, single[here] - rows.start]
             local = _ends_within(rows, ends, targets)
             if len(local):
-                wanted[ended] = torch.logaddexp(wanted[ended], scaled[ended[:, None], local].logsumexp(1))
+                of_ends = scaled[ended[:, None], local].logsumexp(1)  # (K,)
+                wanted[ended] = torch.logaddexp(wanted[ended], of_ends)
         ctx.save_for_backward(hidden, targets, forbidden, total, wanted)
         return wanted - total
 
@@ -134,24 +142,28 @@ class _InParts(torch.autograd.Function):
         hidden, targets, forbidden, total, wanted = ctx.saved_tensors
         head: Head = ctx.head
         outer = head.factor / ctx.temperature
-        to_hidden = torch.zeros_like(hidden, dtype=torch.float32)
+        to_hidden = torch.zeros_like(hidden, dtype=torch.float32)  # (N, D)
         to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
         single, ended = _tell_ends_apart(targets, ctx.ends)
         for rows in _cut_vocabulary(hidden, len(head.weight)):
-            logits = head.logits(hidden, rows)
+            logits = head.logits(hidden, rows)  # (N, R)
             scaled = _scale_logits(logits, ctx.temperature, forbidden[rows])
             local = _ends_within(rows, ctx.ends, targets)
-            # Of each end in the ending; taken before `scaled` is overwritten
-            share = (scaled[ended[:, None], local] - wanted[ended, None]).exp() if len(local) else None
+            share = None  # (K, L) of each end in the ending; taken before `scaled` is overwritten
+            if len(local):
+                share = (scaled[ended[:, None], local] - wanted[ended, None]).exp()
+            # The slope of log p(target) by a logit is 1 at the target less p of the logit's id
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
-            here = ((single >= rows.start) & (single < rows.stop)).nonzero().squeeze(1)
+            here = _targets_within(rows, single)
             change[here, single[here] - rows.start] += slope[here]
             if share is not None:
                 change[ended[:, None], local] += slope[ended, None] * share
             if head.cap is not None:
                 change *= 1 - (logits.float() / head.cap) ** 2
-            change = (change * outer if outer != 1.0 else change).to(hidden.dtype)
+            if outer != 1.0:
+                change = change * outer
+            change = change.to(hidden.dtype)
             to_hidden += change @ head.weight[rows]
             if to_weight is not None:
                 torch.mm(change.T, hidden, out=to_weight[rows])
@@ -168,6 +180,13 @@ def _tell_ends_apart(
         return targets, targets.new_empty(0)
     is_end = torch.isin(targets, ends)
     return targets.masked_fill(is_end, -1), is_end.nonzero().squeeze(1)
+
+
+def _targets_within(rows: slice, single: Int64[Tensor, "N"]) -> Int64[Tensor, "K"]:
+    """The places whose target lies in this part of the vocabulary."""
+    is_within: Tensor = (single >= rows.start) & (single < rows.stop)
+    places: Tensor = is_within.nonzero().squeeze(1)
+    return places
 
 
 def _ends_within(rows: slice, ends: Int64[Tensor, "E"] | None, like: Int64[Tensor, "N"]) -> Int64[Tensor, "L"]:

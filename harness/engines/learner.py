@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
 
 from harness.engines.masters import Masters
@@ -52,19 +52,26 @@ def learn(
             answers = [(term, answer) for term, answer in live if batch.terms[term].source == source]
             for piece, logps, tokens in forward([answer for _, answer in answers]):
                 chosen = [answers[index] for index in piece]
-                taking = [
-                    logp if answer.mask is None else logp[torch.as_tensor(answer.mask, device=logp.device)]
-                    for logp, (_, answer) in zip(logps, chosen, strict=True)
-                ]
+                taking_part = torch.cat(
+                    [_masked(logp, answer) for logp, (_, answer) in zip(logps, chosen, strict=True)]
+                )
                 packed = pack_answers(batch, chosen)
-                loss, statistics = surrogate_loss(torch.cat(taking), packed)
+                loss, statistics = surrogate_loss(taking_part, packed)
                 torch.autograd.backward(loss)
                 tally.add(chosen, packed, statistics, tokens)
             if answers:
                 gradients.observe(source)
         check_norm(name, version + batch.update, gradients.clip(optimisation.clip_norm))
         masters.step()
-    return tally.report(*map(mean_of_measured, (gradients.totals, gradients.own, gradients.peer, gradients.cosines)))
+    measured = (gradients.totals, gradients.own, gradients.peer, gradients.cosines)
+    return tally.report(*map(mean_of_measured, measured))
+
+
+def _masked(logp: Float[Tensor, "T"], answer: TermAnswer) -> Float[Tensor, "N"]:
+    """The log-probabilities of an answer's tokens that take part."""
+    if answer.mask is None:
+        return logp
+    return logp[torch.as_tensor(answer.mask, device=logp.device)]
 
 
 def check_norm(policy: str, update: int, norm: float) -> None:
@@ -146,23 +153,28 @@ class Tally:
         """answers: a pack's, with their terms' indices. tokens: that went through the model."""
         s = statistics
         self._trained = self._trained + tokens
-        rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)
+        rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)  # (A, 5)
         np.add.at(self._sums, [term for term, _ in answers], rows)
         for (term, answer), active in zip(answers, s.active_tokens.tolist(), strict=True):
             self._moved[term, answer.place] = active
-        drift = s.drift.astype(np.float64)
-        counts = packed.counts
-        known = ~np.isnan(drift)
+        self._add_drift(packed, s.drift.astype(np.float64))
+
+    def _add_drift(self, packed: Packed, drift: Float64[np.ndarray, "N"]) -> None:
+        """Count how far trainer and sampler are apart on a pack's tokens, and whose ratio would lie outside its bounds by that
+        alone. drift: nats; NaN where it is not known."""
+        known = ~np.isnan(drift)  # (N,)
         if not known.any():
             return
-        answer_of = np.repeat(np.arange(counts.size), counts)
-        means = np.bincount(answer_of, drift, counts.size) / counts
-        log_ratio = np.where(packed.pooled[answer_of], means[answer_of], drift) * packed.log_scale[answer_of]
-        ratio = np.exp(log_ratio)
-        out = (ratio < packed.low[answer_of]) | (ratio > packed.high[answer_of])
-        measured = np.bincount(answer_of, known, counts.size) > 0
+        counts = packed.counts  # (A,)
+        answer_of = np.repeat(np.arange(counts.size), counts)  # (N,)
+        means = np.bincount(answer_of, drift, counts.size) / counts  # (A,)
+        pooled = np.where(packed.pooled[answer_of], means[answer_of], drift)
+        ratio = np.exp(pooled * packed.log_scale[answer_of])  # (N,)
+        is_out = (ratio < packed.low[answer_of]) | (ratio > packed.high[answer_of])
+        measured = np.bincount(answer_of, known, counts.size) > 0  # (A,)
+        has_tokens_outside = np.bincount(answer_of, is_out, counts.size) > 0  # (A,)
         self._drifts.append(drift[known])
-        self._outside.append((np.bincount(answer_of, out, counts.size) > 0)[measured])
+        self._outside.append(has_tokens_outside[measured])
 
     @property
     def drift(self) -> Drift:
@@ -179,27 +191,14 @@ class Tally:
         norms = {"own": own_norm, "peer": peer_norm}
         sources = [term.source for term in self._terms]
         reports = []
-        for index, (term, sums) in enumerate(zip(self._terms, self._sums, strict=True)):
-            clipped, loss, count, ratio, square = sums.tolist()
-            moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
+        for index, term in enumerate(self._terms):
             is_only_of_source = sources.count(term.source) == 1
-            reports.append(
-                TermReport(
-                    name=term.name,
-                    source=term.source,
-                    moved=tuple(moved),
-                    tokens=sum(answer.counted for answer in term.answers),
-                    clipped_tokens=int(clipped),
-                    loss=loss / self._updates,
-                    ratios=int(count),
-                    ratio_mean=ratio / count if count else nan,
-                    ratio_second=square / count if count else nan,
-                    gradient_norm=norms[term.source] if is_only_of_source else nan,
-                )
-            )
+            gradient_norm = norms[term.source] if is_only_of_source else nan
+            reports.append(self._report_term(index, term, gradient_norm))
+        loss_of_updates = float(self._sums[:, 1].sum())
         return UpdateReport(
             terms=tuple(reports),
-            loss=float(self._sums[:, 1].sum()) / self._updates,
+            loss=loss_of_updates / self._updates,
             gradient_norm=norm,
             updates=self._updates,
             trained_tokens=self._trained,
@@ -207,4 +206,21 @@ class Tally:
             peer_gradient_norm=peer_norm,
             own_peer_cosine=cosine,
             drift=self.drift,
+        )
+
+    def _report_term(self, index: int, term: Term, gradient_norm: float) -> TermReport:
+        """Report what the step did with one term's answers. index: of the term."""
+        clipped, loss, count, ratio, square = self._sums[index].tolist()
+        moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
+        return TermReport(
+            name=term.name,
+            source=term.source,
+            moved=tuple(moved),
+            tokens=sum(answer.counted for answer in term.answers),
+            clipped_tokens=int(clipped),
+            loss=loss / self._updates,
+            ratios=int(count),
+            ratio_mean=ratio / count if count else nan,
+            ratio_second=square / count if count else nan,
+            gradient_norm=gradient_norm,
         )

@@ -94,10 +94,11 @@ def _score_behind(
     answers: Sequence[Int32[np.ndarray, "T"]],
 ) -> list[Float32[np.ndarray, "T"]]:
     """Log-probabilities of answers' tokens, nats, each read behind its lead (`PeerAnswer.lead`)."""
-    whole = [
-        np.concatenate([np.array(lead, np.int32), tokens]) if lead else tokens
-        for lead, tokens in zip(leads, answers, strict=True)
-    ]
+    whole = []
+    for lead, tokens in zip(leads, answers, strict=True):
+        if lead:
+            tokens = np.concatenate([np.array(lead, np.int32), tokens])  # (L + T,)
+        whole.append(tokens)
     logprobs = scorer.score(prompts, whole)
     return [values[len(lead) :] for lead, values in zip(leads, logprobs, strict=True)]
 
@@ -164,6 +165,28 @@ def _with_start_scores(
     )
 
 
+def _make_peer_answer(record: AnswerRecord, result: Retokenised, verdict: Verdict) -> PeerAnswer:
+    """A peer's answer as the learner has it: in its own tokens, by its own verdict."""
+    end_tokens = result.tokens.size - result.ends.size
+    return PeerAnswer(
+        author=record.author,
+        version=record.version,
+        step=record.step,
+        prompt_id=record.prompt_id,
+        index=record.index,
+        tokens=result.tokens,
+        text=record.text,
+        finished=record.finished,
+        verdict=verdict,
+        aligned=result.aligned,
+        source_logprob=result.source_logprob,
+        source_tokens=result.source_tokens,
+        ending=end_tokens or 1,
+        exact=result.exact,
+        lead=result.lead,
+    )
+
+
 def _with_receiver_scores(
     answers: Sequence[tuple[AnswerRecord, PeerAnswer, ExchangeRow]],
     learner: ReceivingLearner,
@@ -174,10 +197,33 @@ def _with_receiver_scores(
     asked_of = [prompts[answer.prompt_id] for answer in given]
     leads = [answer.lead for answer in given]
     scores = _score_behind(leads, learner.engine, asked_of, [answer.tokens for answer in given])
-    return [
-        (record, replace(answer, receiver_old=logprobs), entry)
-        for (record, answer, entry), logprobs in zip(answers, scores, strict=True)
-    ]
+    scored = []
+    for (record, answer, entry), logprobs in zip(answers, scores, strict=True):
+        answer = replace(answer, receiver_old=logprobs)
+        scored.append((record, answer, entry))
+    return scored
+
+
+def _match_scores(
+    admitted: Sequence[tuple[Record, ExchangeRow]], reader: str, step: int, own: Sequence[Group]
+) -> list[tuple[Scores, ExchangeRow, Answer]]:
+    """Find the own answer that each record of scores is about; refuse those that fit none, in their rows. reader: the learner."""
+    answers: dict[tuple[str, int], Answer] = {}
+    for group in own:
+        for index, answer in answers_to_send(group):
+            answers[group.prompt.id, index] = answer
+    fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
+    for record, entry in admitted:
+        if not isinstance(record, Scores):
+            continue
+        scored = answers.get((record.prompt_id, record.index)) if record.reader == reader else None
+        if record.step != step:  # that number is another answer now
+            entry.refuse(Refusal.STALE)
+        elif scored is None or sum(record.pieces) != len(scored.text.encode()):
+            entry.refuse(Refusal.INCONSISTENT)
+        else:
+            fitting.append((record, entry, scored))
+    return fitting
 
 
 def _fill_inbox(contents: Iterable[tuple[Record, Any]]) -> Inbox:
@@ -226,16 +272,15 @@ class Receiver:
         with learner.clock.phase("score"):
             logprobs_of = _score_behind(leads, learner.engine, asked_of, tokens)
             started_of = _score_behind(leads, self.starts[learner.name], asked_of, tokens) if self.starts else []
-        scores = [
-            _scores_of_draft(learner, record, text, logprobs)
-            for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True)
-        ]
+        scores: list[Scores] = []
+        for (record, text, _), logprobs in zip(carried, logprobs_of, strict=True):
+            scores.append(_scores_of_draft(learner, record, text, logprobs))
         if not self.starts:
             return scores
-        return [
-            _with_start_scores(one, record, text, started)
-            for one, (record, text, _), started in zip(scores, carried, started_of, strict=True)
-        ]
+        changed: list[Scores] = []
+        for one, (record, text, _), started in zip(scores, carried, started_of, strict=True):
+            changed.append(_with_start_scores(one, record, text, started))
+        return changed
 
     def collect(
         self,
@@ -304,11 +349,14 @@ class Receiver:
     ) -> list[Retokenised | ExchangeError]:
         """Each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that follow
         the prompt and those that follow a thought which was closed, so each kind is compared with own answers of its kind."""
-        leads = [room.lead_of(record) for record in records]
         why = "the prompt opens a thought, which neither the answer nor the tokenizer closes"
         results: list[Retokenised | ExchangeError] = [ExchangeError(Refusal.OPEN_THOUGHT, why) for _ in records]
-        for lead in dict.fromkeys(lead for lead in leads if lead is not None):
-            places = [place for place, its_lead in enumerate(leads) if its_lead == lead]
+        places_of: dict[tuple[int, ...], list[int]] = {}
+        for place, record in enumerate(records):
+            lead = room.lead_of(record)
+            if lead is not None:
+                places_of.setdefault(lead, []).append(place)
+        for lead, places in places_of.items():
             behind = self._retokenised_behind(lead, [records[place] for place in places], room, own)
             for place, result in zip(places, behind, strict=True):
                 results[place] = result
@@ -330,8 +378,9 @@ class Receiver:
             return "" if lead else learner.engine.reads(next(iter(prompts.values())))
 
         space_of = opening.by_author(alike, records)
+        opened = [opening.open_with(record, space_of[record.author]) for record in records]
         results = retokenise_answers(
-            [opening.open_with(record, space_of[record.author]) for record in records],
+            opened,
             learner.codec,
             budget=self._budget,
             score=score if self.sharing.spread == "receiver" else None,
@@ -339,33 +388,22 @@ class Receiver:
             joined=opening.begins_without_blank(alike, learner.codec, prompt_end),
             strict=self._strict,
         )
-        return [
-            replace(result, lead=lead, space=space_of[record.author]) if isinstance(result, Retokenised) else result
-            for record, result in zip(records, results, strict=True)
-        ]
+        placed: list[Retokenised | ExchangeError] = []
+        for record, result in zip(records, results, strict=True):
+            if isinstance(result, Retokenised):
+                result = replace(result, lead=lead, space=space_of[record.author])
+            placed.append(result)
+        return placed
 
     def _place_scores(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: ReceivingLearner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
         """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
-        answers: dict[tuple[str, int], Answer] = {}
-        for group in own:
-            answers |= {(group.prompt.id, index): answer for index, answer in answers_to_send(group)}
-        fitting: list[tuple[Scores, ExchangeRow, Answer]] = []
-        for record, entry in admitted:
-            if not isinstance(record, Scores):
-                continue
-            answer = answers.get((record.prompt_id, record.index)) if record.reader == learner.name else None
-            if record.step != step:  # that number is another answer now
-                entry.refuse(Refusal.STALE)
-            elif answer is None or sum(record.pieces) != len(answer.text.encode()):
-                entry.refuse(Refusal.INCONSISTENT)
-            else:
-                fitting.append((record, entry, answer))
-        read = learner.codec.read([a.content for _, _, a in fitting])
-        ends = [np.cumsum(content.pieces, dtype=np.int32) for content in read]
+        fitting = _match_scores(admitted, learner.name, step, own)
+        read = learner.codec.read([answer.content for _, _, answer in fitting])
         placed = []
-        for (record, entry, answer), edges in zip(fitting, ends, strict=True):
+        for (record, entry, answer), content in zip(fitting, read, strict=True):
+            edges = np.cumsum(content.pieces, dtype=np.int32)  # (T,) bytes at which tokens end
             ending = answer.tokens.size - answer.content.size
             residuals, source = align_logprobs(record, edges, ending, strict=self._strict)
             entry.receiver_tokens = answer.content.size
@@ -373,7 +411,9 @@ class Receiver:
             if explain_excess(residuals, self._budget):
                 entry.refuse(Refusal.RESIDUAL)
             else:
-                start = align_logprobs(record.start, edges, ending)[1][0] if isinstance(record, ChangedScores) else None
+                start = None
+                if isinstance(record, ChangedScores):
+                    _, (start, *_) = align_logprobs(record.start, edges, ending)
                 scores = PeerScores(record.author, record.version, record.prompt_id, record.index, *source, start)
                 placed.append((record, scores, answer, entry))
         return placed
@@ -387,14 +427,16 @@ class Receiver:
         """Score each answer once under the weights that the learner started from."""
         if not self.starts or not placed:
             return list(placed)
-        answers = {(r.prompt_id, r.index): a.tokens for r, _, a, _ in placed}
+        answers = {(record.prompt_id, record.index): answer.tokens for record, _, answer, _ in placed}
+        asked_of = [prompts[prompt_id] for prompt_id, _ in answers]
         with learner.clock.phase("score"):
-            logprobs = self.starts[learner.name].score([prompts[x] for x, _ in answers], list(answers.values()))
+            logprobs = self.starts[learner.name].score(asked_of, list(answers.values()))
         own_start = dict(zip(answers, logprobs, strict=True))
-        return [
-            (record, replace(scores, own_start=own_start[record.prompt_id, record.index]), answer, entry)
-            for record, scores, answer, entry in placed
-        ]
+        with_start = []
+        for record, scores, answer, entry in placed:
+            scores = replace(scores, own_start=own_start[record.prompt_id, record.index])
+            with_start.append((record, scores, answer, entry))
+        return with_start
 
     @property
     def _strict(self) -> bool:
@@ -416,7 +458,8 @@ class Receiver:
         if self.sharing.defences.reverify:
             asked = [prompts[record.prompt_id] for record in records]
             texts = [record.text for record in records]
-            said: Sequence[Verdict] = self.verify(asked, texts, [record.finished for record in records])
+            finished = [record.finished for record in records]
+            said: Sequence[Verdict] = self.verify(asked, texts, finished)
         else:
             said = [Verdict("right" if record.reward > 0 else "wrong", "claimed") for record in records]
         answers = []
@@ -427,22 +470,5 @@ class Receiver:
             elif record.inbox == "successes" and verdict.value != "right":
                 entry.refuse(Refusal.UNVERIFIED)
             else:
-                answer = PeerAnswer(
-                    author=record.author,
-                    version=record.version,
-                    step=record.step,
-                    prompt_id=record.prompt_id,
-                    index=record.index,
-                    tokens=result.tokens,
-                    text=record.text,
-                    finished=record.finished,
-                    verdict=verdict,
-                    aligned=result.aligned,
-                    source_logprob=result.source_logprob,
-                    source_tokens=result.source_tokens,
-                    ending=result.tokens.size - result.ends.size or 1,
-                    exact=result.exact,
-                    lead=result.lead,
-                )
-                answers.append((record, answer, entry))
+                answers.append((record, _make_peer_answer(record, result, verdict), entry))
         return answers

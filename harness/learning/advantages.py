@@ -48,23 +48,37 @@ def deviation_of(rewards: Rewards) -> float:
 
 def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
     """(R - mean of the pool) / (its deviation + 1e-6) (arXiv 2402.03300); without `scale` only centred (arXiv 2503.20783)."""
-    centred = rewards - pool.mean()
-    standardised: Rewards = centred / (deviation_of(pool) + EPSILON) if scale else centred
-    return standardised
+    centred: Rewards = rewards - pool.mean()
+    if not scale:
+        return centred
+    divisor = deviation_of(pool) + EPSILON
+    return centred / divisor
 
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:
     """An own group's valid answers with one advantage each, to OLD. Raises ValueError where the numbers differ."""
     valid = [(name, answer) for name, answer in group.named if answer.verdict.valid]
-    return [
-        TermAnswer(group.prompt.id, a.tokens, float(advantage), OLD, mask=a.chosen, origin=name, sampled=a.logprobs)
-        for (name, a), advantage in zip(valid, advantages, strict=True)
-    ]
+    answers = []
+    for (name, answer), advantage in zip(valid, advantages, strict=True):
+        own = TermAnswer(
+            group.prompt.id,
+            answer.tokens,
+            float(advantage),
+            OLD,
+            mask=answer.chosen,
+            origin=name,
+            sampled=answer.logprobs,
+        )
+        answers.append(own)
+    return answers
 
 
 def own_term(own: Sequence[Group], advantages: Callable[[Group], Rewards], objective: Objective) -> Term:
     """One term over the step's own groups that have valid answers."""
-    answers = [t for group in own if group.valid for t in own_answers(group, advantages(group))]
+    answers: list[TermAnswer] = []
+    for group in own:
+        if group.valid:
+            answers += own_answers(group, advantages(group))
     return Term("own", "own", objective, tuple(answers))
 
 
@@ -84,7 +98,9 @@ def peer_answer(
 ) -> TermAnswer:
     """A peer's answer as a term's. denominator: `answer.aligned`, `answer.receiver_old`, a float for `cross` ratios, None for
     no ratio. without_eos: leave the learner's EOS out. Of an aligned denominator only `answer.exact` tokens take part."""
-    mask = answer.exact if denominator is not None and denominator is answer.aligned else None
+    mask = None  # (T,) tokens that take part
+    if denominator is not None and denominator is answer.aligned:
+        mask = answer.exact
     if without_eos and answer.finished:
         mask = np.arange(answer.tokens.size) < answer.content.size
     return TermAnswer(

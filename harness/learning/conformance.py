@@ -53,9 +53,8 @@ class Situation:
         hints = regime.hints(self.own, self.inbox, context)
         second = [self.again[hint.prompt_id] for hint in hints if hint.prompt_id in self.again]
         terms = regime.learn([*self.own, *second], self.inbox, context)
-        _require_that(
-            isinstance(terms, list) and all(isinstance(t, Term) for t in terms), "`learn` must return a list of Term"
-        )
+        is_list_of_terms = isinstance(terms, list) and all(isinstance(term, Term) for term in terms)
+        _require_that(is_list_of_terms, "`learn` must return a list of Term")
         return with_step_weights(terms, 1, 2)
 
 
@@ -78,51 +77,84 @@ def situations(regime: Regime) -> list[Situation]:
 def _make_situation(
     name: str, regime: Regime, policies: tuple[str, ...], rollouts: tuple[int, ...] = (4, 4, 4), invalid: float = 0.0
 ) -> Situation:
-    rng = np.random.default_rng(7)
-    tag = iter(range(1, 1_000_000))
+    """Make the experience of one step, the same in every process. policies: the learner first. rollouts: answers of each policy
+    to a prompt. invalid: the share of answers on which no verifier could decide."""
+    maker = _ExperienceMaker(regime, policies[0], invalid)
     own: list[Group] = []
     again: dict[str, Group] = {}
     boxes: dict[str, dict[str, tuple[Any, ...]]] = defaultdict(lambda: defaultdict(tuple))
-
-    def group(prompt: Prompt, policy: str, count: int) -> Group:
-        rate = rng.choice([0.0, 0.5, 1.0])
-        answers = []
-        for i in range(count):
-            size = int(rng.integers(2, MAX_TOKENS + 1))
-            value = "right" if rng.random() < rate else "wrong"
-            tokens = np.array([next(tag)] * (size - 1) + [0], dtype=np.int32)
-            logprobs = -rng.gamma(1.5, 0.5, size).astype(np.float32)
-            verdict = Verdict("invalid", "timeout") if rng.random() < invalid else Verdict(value)  # type: ignore[arg-type]
-            text = "" if policy == policies[0] and i == 3 else "aé"
-            answers.append(Answer(tokens, logprobs, text, True, verdict))
-        return Group(prompt, policy, 1, 1, tuple(answers))
-
-    for p in range(12):
-        prompt = Prompt(f"x{p}", f"question {p}", "1")
-        own.append(group(prompt, policies[0], rollouts[0]))
+    for number in range(12):
+        prompt = Prompt(f"x{number}", f"question {number}", "1")
+        asked = maker.make_group(prompt, policies[0], rollouts[0])
+        own.append(asked)
         for author, count in zip(policies[1:], rollouts[1:], strict=False):
-            theirs = group(prompt, author, count)
-            for record in regime.publish([theirs], _bytes_by_token):
-                if isinstance(record, Draft):
-                    continue
-                answer = isinstance(record, AnswerRecord) and _make_peer_answer(
-                    rng, regime, record, theirs.answers[record.index]
-                )
-                boxes[record.inbox][prompt.id] += (answer or record,)
+            theirs = maker.make_group(prompt, author, count)
+            for inbox, content in maker.list_arrivals(theirs):
+                boxes[inbox][prompt.id] += (content,)
             if Need.SCORES in regime.needs:
-                scored = tuple(_make_scores(rng, author, own[-1], i) for i, _ in answers_to_send(own[-1]))
-                if Need.START_SCORES in regime.needs:
-                    scored = tuple(_with_starts(one, own[-1].answers[one.index]) for one in scored)
-                boxes["scores"][prompt.id] += scored
+                boxes["scores"][prompt.id] += maker.score_answers(author, asked)
         if regime.hint_tokens:
-            asked = replace(prompt, id=f"{prompt.id}/hinted", hint=AnswerId("a peer", prompt.id, 0))
-            again[prompt.id] = group(asked, policies[0], rollouts[0])
+            hinted = replace(prompt, id=f"{prompt.id}/hinted", hint=AnswerId("a peer", prompt.id, 0))
+            again[prompt.id] = maker.make_group(hinted, policies[0], rollouts[0])
     return Situation(name, tuple(own), Inbox(**boxes), policies, again)
 
 
+@dataclass(slots=True)
+class _ExperienceMaker:
+    """Draws answers, and makes of peers' answers what reaches the learner. tags: token ids, another one for each answer, so that
+    answers are told apart by their tokens."""
+
+    regime: Regime
+    learner: str
+    invalid: float
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
+    tags: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000_000)))
+
+    def make_group(self, prompt: Prompt, policy: str, count: int) -> Group:
+        """Draw a policy's answers to a prompt: all right, all wrong, or half of each. The learner's fourth has no text."""
+        rate = self.rng.choice([0.0, 0.5, 1.0])
+        answers = []
+        for number in range(count):
+            text = "" if policy == self.learner and number == 3 else "aé"
+            answers.append(self._draw_answer(text, rate))
+        return Group(prompt, policy, 1, 1, tuple(answers))
+
+    def _draw_answer(self, text: str, rate: float) -> Answer:
+        """Draw a finished answer of at most `MAX_TOKENS` tokens (T,), right with this probability."""
+        size = int(self.rng.integers(2, MAX_TOKENS + 1))
+        is_right = self.rng.random() < rate
+        content = [next(self.tags)] * (size - 1)
+        tokens = np.array([*content, 0], dtype=np.int32)  # (T,)
+        logprobs = -self.rng.gamma(1.5, 0.5, size).astype(np.float32)  # (T,) nats
+        verdict = Verdict("right" if is_right else "wrong")
+        if self.rng.random() < self.invalid:
+            verdict = Verdict("invalid", "timeout")
+        return Answer(tokens, logprobs, text, True, verdict)
+
+    def list_arrivals(self, theirs: Group) -> Iterator[tuple[str, object]]:
+        """Yield what the learner gets of a peer's group, each with the box that it lies in. Drafts go to who scores them."""
+        for record in self.regime.publish([theirs], _bytes_by_token):
+            if isinstance(record, Draft):
+                continue
+            content: object = record
+            if isinstance(record, AnswerRecord):
+                content = _make_peer_answer(self.rng, self.regime, record, theirs.answers[record.index])
+            yield record.inbox, content
+
+    def score_answers(self, author: str, own: Group) -> tuple[PeerScores, ...]:
+        """Draw a peer's scores of the learner's answers that were sent to it."""
+        scored = [_make_scores(self.rng, author, own, index) for index, _ in answers_to_send(own)]
+        if Need.START_SCORES in self.regime.needs:
+            scored = [_with_starts(one, own.answers[one.index]) for one in scored]
+        return tuple(scored)
+
+
 def _make_scores(rng: np.random.Generator, author: str, group: Group, index: int) -> PeerScores:
-    aligned = -rng.gamma(1.5, 0.5, group.answers[index].tokens.size).astype(np.float32)
-    return PeerScores(author, 1, group.prompt.id, index, aligned, float(aligned[:-1].sum()), aligned.size)
+    """Draw a peer's log-probabilities of one of the learner's answers."""
+    size = group.answers[index].tokens.size
+    aligned = -rng.gamma(1.5, 0.5, size).astype(np.float32)  # (T,) nats
+    source_logprob = float(aligned[:-1].sum())
+    return PeerScores(author, 1, group.prompt.id, index, aligned, source_logprob, size)
 
 
 def _with_starts(scores: PeerScores, answer: Answer) -> PeerScores:
@@ -138,8 +170,17 @@ def _bytes_by_token(answer: Answer) -> list[int]:
 
 
 def _make_peer_answer(rng: np.random.Generator, regime: Regime, record: AnswerRecord, answer: Answer) -> PeerAnswer:
-    raw = Rollout in regime.shares
-    size = answer.tokens.size
+    """Make what THL would make of a peer's record, with the needs of the regime filled in."""
+    aligned = None
+    source_logprob = float("nan")
+    source_tokens = 0
+    if Rollout in regime.shares:  # the only record with log-probabilities
+        aligned = answer.logprobs  # (T,)
+        source_logprob = float(answer.logprobs[:-1].sum())
+        source_tokens = int(rng.integers(1, 7))
+    receiver_old = None
+    if Need.RECEIVER_OLD in regime.needs:
+        receiver_old = -rng.gamma(1.5, 0.5, answer.tokens.size).astype(np.float32)  # (T,)
     return PeerAnswer(
         record.author,
         version=1,
@@ -150,10 +191,10 @@ def _make_peer_answer(rng: np.random.Generator, regime: Regime, record: AnswerRe
         text="aé",
         finished=True,
         verdict=answer.verdict,
-        aligned=answer.logprobs if raw else None,
-        source_logprob=float(answer.logprobs[:-1].sum()) if raw else float("nan"),
-        source_tokens=int(rng.integers(1, 7)) if raw else 0,
-        receiver_old=-rng.gamma(1.5, 0.5, size).astype(np.float32) if Need.RECEIVER_OLD in regime.needs else None,
+        aligned=aligned,
+        source_logprob=source_logprob,
+        source_tokens=source_tokens,
+        receiver_old=receiver_old,
     )
 
 
@@ -245,9 +286,8 @@ def hints_at_what_it_received(make: Make) -> None:
     """At most one hint a question, of an answer that was received to it."""
     for situation in situations(make()):
         hints = make().hints(situation.own, situation.inbox, situation.context())
-        _require_that(
-            len({hint.prompt_id for hint in hints}) == len(hints), f"{situation.name}: two hints for one question"
-        )
+        hinted_prompts = {hint.prompt_id for hint in hints}
+        _require_that(len(hinted_prompts) == len(hints), f"{situation.name}: two hints for one question")
         for hint in hints:
             answers = situation.inbox.answers.get(hint.prompt_id, ())
             successes = situation.inbox.successes.get(hint.prompt_id, ())
@@ -273,49 +313,68 @@ def learns_well_formed_terms(make: Make) -> None:
 
 
 def _check_numbers(at: str, term: Term, answer: TermAnswer) -> None:
+    """Require finite numbers, weights that are not negative, and a denominator and a mask that fit. at: the place in words."""
     for name in ("advantage", "weight", "scale"):
         _require_that(np.isfinite(getattr(answer, name)).all(), f"{at}: {name} is {getattr(answer, name)}")
     _require_that(np.isfinite(term.weight), f"{at}: the term's weight is {term.weight}")
     _require_that(
         min(answer.weight, term.weight) >= 0, f"{at}: a negative weight turns the clip around; use the advantage"
     )
-    ratio = term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
-    settled = term.source == "own" and ratio and answer.denominator is not OLD
-    _require_that(not settled, f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle")
+    has_ratio = term.objective.form in ("ppo", "hard", "truncated") and answer.denominator is not None
+    is_settled = term.source == "own" and has_ratio and answer.denominator is not OLD
+    _require_that(not is_settled, f"{at}: an own answer's denominator is OLD, or `old_logprobs` is idle")
     given = None if isinstance(answer.denominator, Denominator) else answer.denominator
     _require_that(given is None or np.isfinite(given).all(), f"{at}: the denominator is not finite")
     mask = answer.mask
-    _require_that(
-        mask is None or (mask.dtype == bool and mask.shape == answer.tokens.shape), f"{at}: the mask does not fit"
-    )
+    if mask is not None:
+        fits = mask.dtype == bool and mask.shape == answer.tokens.shape
+        _require_that(fits, f"{at}: the mask does not fit")
 
 
 def _check_origin(at: str, situation: Situation, term: Term, answer: TermAnswer) -> None:
+    """Require that a term's answer is one that was given, own or received, to its prompt. at: the place in words."""
     _require_that(term.source in ("own", "peer"), f"{at}: source {term.source!r}")
-    prompt = answer.prompt_id
-    inbox = situation.inbox
     given: Sequence[Answer | PeerAnswer]
     if term.source == "own":
-        groups = (*situation.own, *situation.again.values())
-        named = {name for group in groups for name, _ in group.named}
-        _require_that(answer.origin in {None, *named}, f"{at}: origin {answer.origin} names no answer of one's own")
-        given = [a for g in groups if prompt in (g.prompt.id, g.prompt.of) for a in g.answers]
-        unlike = [a for g in groups if prompt == g.prompt.of for a in g.answers if answer.denominator is OLD]
-        hinted = any(np.array_equal(a.tokens, answer.tokens) for a in unlike)
-        _require_that(not hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator")
+        given = _check_own_origin(at, situation, answer)
     else:
+        prompt = answer.prompt_id
+        inbox = situation.inbox
         received = (*inbox.answers.get(prompt, ()), *inbox.successes.get(prompt, ()))
-        given = [a for a in received if a.id == answer.origin]
+        given = [peer for peer in received if peer.id == answer.origin]
         _require_that(given, f"{at}: origin {answer.origin} names no answer that was received")
-    same = [a for a in given if np.array_equal(a.tokens, answer.tokens)]
+    same = [one for one in given if np.array_equal(one.tokens, answer.tokens)]
     _require_that(same, f"{at}: tokens that are no policy's answer to this prompt")
-    _require_that(all(a.verdict.valid for a in same), f"{at}: an answer with an invalid verdict is learnt")
+    are_valid = all(one.verdict.valid for one in same)
+    _require_that(are_valid, f"{at}: an answer with an invalid verdict is learnt")
+
+
+def _check_own_origin(at: str, situation: Situation, answer: TermAnswer) -> list[Answer]:
+    """Return the learner's answers to the prompt, with a hint and without. OLD is the log-probability behind the prompt that was
+    sampled, so an answer sampled with a hint has none behind the question alone."""
+    groups = (*situation.own, *situation.again.values())
+    named = {name for group in groups for name, _ in group.named}
+    _require_that(answer.origin in {None, *named}, f"{at}: origin {answer.origin} names no answer of one's own")
+    given: list[Answer] = []
+    hinted: list[Answer] = []
+    for group in groups:
+        if answer.prompt_id in (group.prompt.id, group.prompt.of):
+            given += group.answers
+        if answer.prompt_id == group.prompt.of:
+            hinted += group.answers
+    if answer.denominator is OLD:
+        is_hinted = any(np.array_equal(one.tokens, answer.tokens) for one in hinted)
+        _require_that(
+            not is_hinted, f"{at}: OLD is of the hinted prompt; on the question alone there is no denominator"
+        )
+    return given
 
 
 def learns_alone_without_peers(make: Make) -> None:
     """Without peers: own answers, nothing of a peer's."""
     (alone,) = [s for s in situations(make()) if s.name == "zero peers"]
-    sources = {t.source for t, _ in _answers_of_terms(alone.learn(make()))}
+    terms = alone.learn(make())
+    sources = {term.source for term, _ in _answers_of_terms(terms)}
     _require_that("peer" not in sources, "peer answers in the terms of a policy without peers")
     _require_that("own" in sources, "without peers nothing is learnt")
 
@@ -348,7 +407,8 @@ def draws_only_from_the_context(make: Make) -> None:
         for seed in (1, 2):
             random.seed(seed)
             np.random.seed(seed)
-            digests.append([_comparable_terms(s.learn(make())) for s in situations(make())])
+            learnt = [situation.learn(make()) for situation in situations(make())]
+            digests.append([_comparable_terms(terms) for terms in learnt])
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
@@ -386,7 +446,10 @@ def _import_alone(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
-    error = (done.stderr.strip().splitlines() or ["no message"])[-1] if done.returncode else ""
+    error = ""
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        error = lines[-1]
     return error, done.stdout.strip() == "True"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.experience.answers import PeerAnswer
@@ -34,24 +34,38 @@ def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], st
         spelled = _find_spelled(secret, text)
         if spelled:
             text = text[: spelled.start()]
-    pieces = list(_WORD.finditer(text))
-    tried = [
-        (last.end(), -first.start(), response)
-        for i, first in enumerate(pieces)
-        for last in pieces[i : i + WINDOW]
-        if (words := text[first.start() : last.end()].strip(_EDGES)) and (response := stated(words)) is not None
-    ]
+    tried = list(_find_statements(text, stated))
     said = right([response for *_, response in tried])
-    first_right = min((at for at, is_right in zip(tried, said, strict=True) if is_right), default=(0, -len(text), ""))
-    text = text[: -first_right[1]].strip()
-    return "" if not text or right([text])[0] else text
+    given_away = [at for at, is_right in zip(tried, said, strict=True) if is_right]
+    if given_away:  # the first to end, of these the shortest
+        _, backwards, _ = min(given_away)
+        text = text[:-backwards]
+    text = text.strip()
+    if not text or right([text])[0]:
+        return ""
+    return text
+
+
+def _find_statements(text: str, stated: Callable[[str], str | None]) -> Iterator[tuple[int, int, str]]:
+    """Yield what up to `WINDOW` words beside each other state: where they end, minus where they begin, and a response that says
+    so."""
+    pieces = list(_WORD.finditer(text))
+    for number, first in enumerate(pieces):
+        for last in pieces[number : number + WINDOW]:
+            words = text[first.start() : last.end()].strip(_EDGES)
+            response = stated(words) if words else None
+            if response is not None:
+                yield last.end(), -first.start(), response
 
 
 def _find_spelled(secret: str, text: str) -> re.Match[str] | None:
+    """Find a secret in a text, whatever white space stands between its signs, as a word of its own; case counts for a single sign
+    alone. None where it is not there, or has no sign."""
     signs = "".join(secret.split())
     if not signs:
         return None
     pattern = r"\s*".join(map(re.escape, signs))
-    before = r"(?<!\w)" * signs[0].isalnum()
-    after = r"(?!\w)" * signs[-1].isalnum()
-    return re.search(before + pattern + after, text, re.IGNORECASE if len(signs) > 1 else 0)
+    before = r"(?<!\w)" if signs[0].isalnum() else ""
+    after = r"(?!\w)" if signs[-1].isalnum() else ""
+    flags = re.IGNORECASE if len(signs) > 1 else 0
+    return re.search(before + pattern + after, text, flags)

@@ -7,7 +7,7 @@ mini-batches of nearly equal numbers of answers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -39,14 +39,14 @@ class MiniBatch:
         """Divisor of all terms with this aggregation, whatever source and weight, at least 1; terms without a ratio are counted
         apart, by form. Of `prompt`: the number of prompts in all terms."""
         if objective.aggregation == "prompt":
-            return max(1, len({answer.prompt_id for term in self.terms for answer in term.answers}))
-        alike = [
-            answer
-            for term in self.terms
-            if term.objective.aggregation == objective.aggregation
-            and _APART.get(term.objective.form) == _APART.get(objective.form)
-            for answer in term.answers
-        ]
+            prompts = {answer.prompt_id for term in self.terms for answer in term.answers}
+            return max(1, len(prompts))
+        alike: list[TermAnswer] = []
+        for term in self.terms:
+            same_aggregation = term.objective.aggregation == objective.aggregation
+            same_count = _APART.get(term.objective.form) == _APART.get(objective.form)
+            if same_aggregation and same_count:
+                alike += term.answers
         match objective.aggregation:
             case "token":
                 return max(1, sum(answer.counted for answer in alike))
@@ -113,14 +113,16 @@ def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
 
 def _cut_evenly(sizes: Sequence[int], parts: int) -> list[int]:
     """Part of each unit: edges near equal shares, no part empty unless units lack."""
-    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    edges = [0]
+    ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])  # (U + 1,) answers before each unit
+    edges = [0]  # the first unit of each part
     for part in range(1, parts):
         lowest = min(edges[-1] + 1, len(sizes))
         highest = max(lowest, len(sizes) - (parts - part))
         wanted = ends[-1] * part / parts
-        edges.append(lowest + int(np.argmin(np.abs(ends[lowest : highest + 1] - wanted))))
-    parts_of: list[int] = (np.searchsorted(edges, np.arange(len(sizes)), side="right") - 1).tolist()
+        distances = np.abs(ends[lowest : highest + 1] - wanted)
+        edges.append(lowest + int(np.argmin(distances)))
+    units = np.arange(len(sizes))  # (U,)
+    parts_of: list[int] = (np.searchsorted(edges, units, side="right") - 1).tolist()
     return parts_of
 
 
@@ -133,19 +135,14 @@ def fill_old_logprobs(
 ) -> list[MiniBatch]:
     """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
     score: asked at most once, for later ones and `denominator_is_stated`. Raises ValueError where an own answer lacks `sampled`."""
-    waiting = [
-        (index, answer)
-        for batch in batches
-        for index, term in enumerate(batch.terms)
-        if batch.update or denominator_is_stated(term.objective)
-        for answer in term.answers
-        if answer.denominator is OLD and can_move(term, answer)
-    ]
+    waiting = list(_answers_to_score(batches))
     scored: dict[tuple[int, int], Float32[np.ndarray, "T"]] = {}  # by the term's index and the answer's place in it
     if waiting and old == "trainer":
         by_id = {prompt.id: prompt for prompt in prompts}
-        scores = score([by_id[answer.prompt_id] for _, answer in waiting], [answer.tokens for _, answer in waiting])
-        scored = {(index, answer.place): own for (index, answer), own in zip(waiting, scores, strict=True)}
+        asked = [by_id[answer.prompt_id] for _, answer in waiting]
+        scores = score(asked, [answer.tokens for _, answer in waiting])
+        for (index, answer), own in zip(waiting, scores, strict=True):
+            scored[index, answer.place] = own
 
     def settled(index: int, answer: TermAnswer) -> TermAnswer:
         if answer.denominator is not OLD:
@@ -163,6 +160,18 @@ def fill_old_logprobs(
         terms = [settled_term(index, term) for index, term in enumerate(batch.terms)]
         settled_batches.append(replace(batch, terms=tuple(terms), correction=correction))
     return settled_batches
+
+
+def _answers_to_score(batches: Sequence[MiniBatch]) -> Iterator[tuple[int, TermAnswer]]:
+    """Yield the answers, with their terms' indices, whose OLD the trainer must compute: in the first mini-batch it is the forward
+    pass itself, unless the objective states a denominator."""
+    for batch in batches:
+        for index, term in enumerate(batch.terms):
+            if not batch.update and not denominator_is_stated(term.objective):
+                continue
+            for answer in term.answers:
+                if answer.denominator is OLD and can_move(term, answer):
+                    yield index, answer
 
 
 def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
@@ -208,44 +217,48 @@ def pack_answers(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) ->
 
     answers: pairs of the term's index in `batch.terms` and one of its answers. Raises ValueError where an answer has no tokens
     that take part, where lengths differ, or where a denominator is not settled."""
-    terms = np.array([index for index, _ in answers], dtype=np.int64)
-    objectives = [batch.terms[index].objective for index, _ in answers]
-    counts = np.array([answer.counted for _, answer in answers], dtype=np.int64)
+    indices = [index for index, _ in answers]
+    packed_answers = [answer for _, answer in answers]
+    objectives = [batch.terms[index].objective for index in indices]
+    counts = np.array([answer.counted for answer in packed_answers], dtype=np.int64)  # (A,)
     if not counts.all():
         raise ValueError("an answer without tokens cannot be packed")
-    bounds = np.array([objective.bounds(batch.update) for objective in objectives]).reshape(-1, 2)
     advantages = [_per_token(batch, index, answer, answer.advantage, 0.0) for index, answer in answers]
     denominators = [_denominator_of_tokens(batch, index, answer) for index, answer in answers]
     sampled = [_per_token(batch, index, answer, answer.sampled, np.nan) for index, answer in answers]
-    scales = [answer.scale for _, answer in answers]
-    on_policy = [answer.denominator is None for _, answer in answers]
+    bounds = [objective.bounds(batch.update) for objective in objectives]
+    low_and_high = np.array(bounds).reshape(-1, 2)  # (A, 2), also where there is no answer
     forms = [FormCode[objective.form.upper()] for objective in objectives]
     token_weights = [WeightCode[objective.token_weight.upper()] for objective in objectives]
-    pooled = [_has_pooled_ratio(objective) for objective in objectives]
     # Only HARD has an exponent; in the others 0 takes the factor out of the common formula.
     exponents = [objective.exponent if objective.form == "hard" else 0.0 for objective in objectives]
-    log_bounds = [objective.log_bound for objective in objectives]
-    gammas = [objective.gamma for objective in objectives]
+    is_on_policy = [answer.denominator is None for answer in packed_answers]
+    is_pooled = [_has_pooled_ratio(objective) for objective in objectives]
     return Packed(
-        term=terms,
+        term=np.array(indices, dtype=np.int64),
         counts=counts,
         weight=_weigh_answers(batch, answers, counts),
         advantage=_join_tokens(advantages),
         form=np.array(forms, dtype=np.int64),
-        log_scale=np.array(scales, dtype=np.float64),
-        pooled=np.array(pooled, dtype=bool),
-        on_policy=np.array(on_policy, dtype=bool),
-        low=bounds[:, 0],
-        high=bounds[:, 1],
-        exponent=np.array(exponents, dtype=np.float64),
-        log_bound=np.array(log_bounds, dtype=np.float64),
+        log_scale=_as_doubles(answer.scale for answer in packed_answers),
+        pooled=np.array(is_pooled, dtype=bool),
+        on_policy=np.array(is_on_policy, dtype=bool),
+        low=low_and_high[:, 0],
+        high=low_and_high[:, 1],
+        exponent=_as_doubles(exponents),
+        log_bound=_as_doubles(objective.log_bound for objective in objectives),
         first=np.full(len(answers), batch.update == 0),
         correction=np.full(len(answers), batch.correction),
         token_weight=np.array(token_weights, dtype=np.int64),
-        gamma=np.array(gammas, dtype=np.float64),
+        gamma=_as_doubles(objective.gamma for objective in objectives),
         denominator=_join_tokens(denominators),
         sampled=_join_tokens(sampled),
     )
+
+
+def _as_doubles(values: Iterable[float]) -> Float64[np.ndarray, "A"]:
+    """(A,) a figure of each answer."""
+    return np.array(list(values), dtype=np.float64)
 
 
 def _weigh_answers(
@@ -255,10 +268,14 @@ def _weigh_answers(
     objective takes the mean over an answer's tokens."""
     used = {index for index, _ in answers}
     normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in used}
-    weights = np.array([batch.terms[index].weight * answer.weight / normalisers[index] for index, answer in answers])
-    aggregations = [batch.terms[index].objective.aggregation for index, _ in answers]
-    takes_mean = np.array([aggregation in ("answer", "prompt") for aggregation in aggregations], dtype=bool)
-    return weights / np.where(takes_mean, counts, 1)
+    weights: list[float] = []
+    takes_mean: list[bool] = []
+    for index, answer in answers:
+        term = batch.terms[index]
+        weights.append(term.weight * answer.weight / normalisers[index])
+        takes_mean.append(term.objective.aggregation in ("answer", "prompt"))
+    divisors = np.where(np.array(takes_mean, dtype=bool), counts, 1)  # (A,)
+    return np.array(weights) / divisors
 
 
 def _has_pooled_ratio(objective: Objective) -> bool:
@@ -272,6 +289,8 @@ def _join_tokens(values: Sequence[Float64[np.ndarray, "T"]]) -> Float64[np.ndarr
 
 
 def _denominator_of_tokens(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
+    """(T',) the denominator's log-probabilities (nats) of the tokens that take part; zeros where it is the policy itself. Raises
+    ValueError where it is not settled, or lacks though the objective needs one."""
     term = batch.terms[index]
     if answer.denominator is None:
         if denominator_is_stated(term.objective):
@@ -284,12 +303,16 @@ def _denominator_of_tokens(batch: MiniBatch, index: int, answer: TermAnswer) -> 
 def _per_token(
     batch: MiniBatch, index: int, answer: TermAnswer, given: np.ndarray | float | None, absent: float
 ) -> Float64[np.ndarray, "T"]:
-    term = batch.terms[index]
-    if given is None or np.ndim(given) == 0:
-        return np.full(answer.counted, absent if given is None else float(given))
+    """(T',) a figure for each token that takes part: `absent` where none is given, one number for all, or one for each of the
+    answer's tokens (T,). Raises ValueError where lengths differ."""
+    if given is None:
+        return np.full(answer.counted, absent)
+    if np.ndim(given) == 0:
+        return np.full(answer.counted, float(given))
     values = np.asarray(given, dtype=np.float64)
     if values.shape != answer.tokens.shape:
+        name = batch.terms[index].name
         raise ValueError(
-            f"term {term.name!r}: {values.size} log-probabilities for {answer.tokens.size} tokens ({answer.prompt_id!r})"
+            f"term {name!r}: {values.size} log-probabilities for {answer.tokens.size} tokens ({answer.prompt_id!r})"
         )
     return values if answer.mask is None else values[answer.mask]

@@ -81,12 +81,22 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 def check_declaration(regime: Regime) -> None:
     """Raises PluginError."""
     name = type(regime).__name__
-    shares = regime.shares
     if not isinstance(getattr(regime, "options", None), regime.Options):
         raise PluginError(f"{name} must keep its Options as `options`: call super().__init__(options)")
-    if not isinstance(shares, frozenset) or not all(isinstance(k, type) and issubclass(k, Record) for k in shares):
+    _check_shares(name, regime.shares)
+    _check_needs(name, regime)
+    has_hints = type(regime).hints is not Regime.hints
+    if (has_hints and regime.hint_tokens < 1) or regime.hint_tokens < 0:
+        raise PluginError(f"{name} has `hints` and must say in `hint_tokens` how long they may be")
+
+
+def _check_shares(name: str, shares: object) -> None:
+    """Require types of records that can travel. name: of the regime's class. Raises PluginError."""
+    are_kinds = isinstance(shares, frozenset) and all(isinstance(k, type) and issubclass(k, Record) for k in shares)
+    if not are_kinds:
         known = ", ".join(sorted(kind.__name__ for kind in SHIPPED))
         raise PluginError(f"{name} must declare `shares` as a frozenset of {known}, or of record types of its own")
+    assert isinstance(shares, frozenset)
     try:
         for kind in shares - SHIPPED:
             require_bounded(kind)
@@ -94,47 +104,61 @@ def check_declaration(regime: Regime) -> None:
     except (TypeError, ValueError) as error:
         said = str(error).partition(" - type ")[0]
         raise PluginError(f"{name} shares a record that cannot travel: {said}") from None
-    if not isinstance(regime.needs, frozenset) or not regime.needs <= set(Need):
-        raise PluginError(f"{name} must declare `needs` as a frozenset of {', '.join(f'Need.{n.name}' for n in Need)}")
+
+
+def _check_needs(name: str, regime: Regime) -> None:
+    """Require needs that exist and that the shared records can meet. name: of the regime's class. Raises PluginError."""
+    needs = regime.needs
+    shares = regime.shares
+    if not isinstance(needs, frozenset) or not needs <= set(Need):
+        known = ", ".join(f"Need.{need.name}" for need in Need)
+        raise PluginError(f"{name} must declare `needs` as a frozenset of {known}")
     if regime.old_logprobs not in get_args(OldLogprobs):
-        raise PluginError(f"{name} must declare `old_logprobs` as one of {', '.join(get_args(OldLogprobs))}")
-    if Need.ALIGNED in regime.needs and Rollout not in regime.shares:
+        known = ", ".join(get_args(OldLogprobs))
+        raise PluginError(f"{name} must declare `old_logprobs` as one of {known}")
+    if Need.ALIGNED in needs and Rollout not in shares:
         raise PluginError(
             f"{name} needs peers' log-probabilities (Need.ALIGNED) but does not share Rollout, their only carrier"
         )
-    if (Need.SCORES in regime.needs) != (Draft in shares):
+    if (Need.SCORES in needs) != (Draft in shares):
         raise PluginError(
             f"{name}: Need.SCORES and Draft, what peers score, belong together; one of them is not declared"
         )
-    if Need.START_SCORES in regime.needs and Need.SCORES not in regime.needs:
+    if Need.START_SCORES in needs and Need.SCORES not in needs:
         raise PluginError(f"{name} needs peers' scores at their start (Need.START_SCORES) without Need.SCORES")
-    if (type(regime).hints is not Regime.hints and regime.hint_tokens < 1) or regime.hint_tokens < 0:
-        raise PluginError(f"{name} has `hints` and must say in `hint_tokens` how long they may be")
-    if Need.RECEIVER_OLD in regime.needs and not any(issubclass(kind, AnswerRecord) for kind in shares):
+    carries_answers = any(issubclass(kind, AnswerRecord) for kind in shares)
+    if Need.RECEIVER_OLD in needs and not carries_answers:
         raise PluginError(f"{name} needs to score peers' answers (Need.RECEIVER_OLD) but shares none")
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
     """A suite's `options` as the regime's Options. Raises PluginError."""
-    fields = {option_name(f): f.name for f in dataclasses.fields(regime.Options)}
+    fields = {option_name(field): field.name for field in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options, include_extras=True)
     checked = {}
     for key, value in options.items():
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
             has = f"options: {', '.join(fields)}" if fields else "it has no options"
-            raise PluginError(f"{key}: unknown key or option{f'; did you mean {near[0]!r}?' if near else ''} ({has})")
-        hint = hints[fields[key]]
+            raise PluginError(f"{key}: unknown key or option{meant} ({has})")
+        name = fields[key]
         try:
-            checked[fields[key]] = msgspec.convert(value, hint, strict=True)
+            checked[name] = msgspec.convert(value, hints[name], strict=True)
         except msgspec.ValidationError as error:
-            kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-            allowed = f" (one of {', '.join(map(str, get_args(kind)))})" if get_args(kind) else ""
+            allowed = _describe_choices(hints[name])
             raise PluginError(f"{key}: {error}, got {value!r}{allowed}") from None
     try:
         return regime.Options(**checked)
     except ValueError as error:
         raise PluginError(str(error)) from None
+
+
+def _describe_choices(hint: Any) -> str:
+    """The values that an option's type allows, as they follow an error; empty where they cannot be listed."""
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    choices = get_args(kind)
+    return f" (one of {', '.join(map(str, choices))})" if choices else ""
 
 
 def search_spaces(regime: type[Regime]) -> dict[str, Space]:
@@ -157,46 +181,58 @@ def resolve_options(options: Any) -> dict[str, Any]:
     """All options, as a suite would write them; without those of `younger` at these values, so that cells which were trained
     before there were such options keep their keys."""
     younger: Mapping[str, Any] = getattr(options, "younger", {})
-    values = {
-        option_name(f): getattr(options, f.name)
-        for f in dataclasses.fields(options)
-        if f.name not in younger or getattr(options, f.name) != younger[f.name]
-    }
-    ordered = {k: sorted(v, key=repr) if isinstance(v, set | frozenset) else v for k, v in values.items()}
+    ordered: dict[str, Any] = {}
+    for option in dataclasses.fields(options):
+        value = getattr(options, option.name)
+        if option.name in younger and value == younger[option.name]:
+            continue
+        if isinstance(value, set | frozenset):  # without an order of its own; keys hash what is written
+            value = sorted(value, key=repr)
+        ordered[option_name(option)] = value
     plain: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(ordered, enc_hook=str))
     return plain
 
 
 def list_regimes() -> list[RegimeInfo]:
-    """Broken plugins with their error."""
+    """List the installed regimes, broken ones with their error."""
     regimes = []
     for name in PLUGINS.installed():
         origin = PLUGINS.origin(name)
         try:
-            regime = load(name)
-            instance = build(name, {})
-            options = resolve_options(instance.options)
-            searched = {name: as_dict(space) for name, space in search_spaces(regime).items()}
+            regimes.append(_describe_regime(name, origin))
         except PluginError as error:
             regimes.append(RegimeInfo(name, origin, error=str(error)))
-            continue
-        regimes.append(
-            RegimeInfo(
-                name,
-                origin,
-                (regime.__doc__ or "").strip().partition("\n")[0],
-                (sys.modules[regime.__module__].__doc__ or "").strip().partition("\n")[0],
-                "published: formula and defaults"
-                if regime.published
-                else "with defaults of ours: formula or defaults are our reading in part",
-                tuple(sorted(r.__name__ for r in regime.shares)),
-                tuple(sorted(instance.needs)),
-                options,
-                searched,
-                regime.old_logprobs,
-            )
-        )
     return regimes
+
+
+def _describe_regime(name: str, origin: str) -> RegimeInfo:
+    """A regime as listings show it. origin: of its package. Raises PluginError where it does not load."""
+    regime = load(name)
+    instance = build(name, {})
+    options = resolve_options(instance.options)
+    searched = {option: as_dict(space) for option, space in search_spaces(regime).items()}
+    status = "with defaults of ours: formula or defaults are our reading in part"
+    if regime.published:
+        status = "published: formula and defaults"
+    module = sys.modules[regime.__module__]
+    shares = sorted(kind.__name__ for kind in regime.shares)
+    return RegimeInfo(
+        name,
+        origin,
+        _first_line(regime.__doc__),
+        _first_line(module.__doc__),
+        status,
+        tuple(shares),
+        tuple(sorted(instance.needs)),
+        options,
+        searched,
+        regime.old_logprobs,
+    )
+
+
+def _first_line(text: str | None) -> str:
+    """The first line of a docstring, empty where there is none."""
+    return (text or "").strip().partition("\n")[0]
 
 
 # Earlier names, which packages of others may import

@@ -68,17 +68,18 @@ class _PackedTokens:
     @classmethod
     def of(cls, logp: Float[Tensor, "N"], packed: Packed) -> _PackedTokens:
         """Take the figures of a pack."""
-        counts = torch.as_tensor(packed.counts, device=logp.device)
-        answer_of = torch.repeat_interleave(counts)
+        counts = torch.as_tensor(packed.counts, device=logp.device)  # (A,)
+        answer_of = torch.repeat_interleave(counts)  # (N,)
         form = _repeat_for_tokens(packed.form, answer_of, logp)
-        given = torch.as_tensor(packed.denominator, device=logp.device).to(logp.dtype)
+        given = _to_device(packed.denominator, logp)
+        is_on_policy = _repeat_for_tokens(packed.on_policy, answer_of, logp)
         return cls(
             packed=packed,
             counts=counts,
             answer_of=answer_of,
-            advantage=torch.as_tensor(packed.advantage, device=logp.device).to(logp.dtype),
-            old=torch.where(_repeat_for_tokens(packed.on_policy, answer_of, logp), logp.detach(), given),
-            sampled=torch.as_tensor(packed.sampled, device=logp.device).to(logp.dtype),
+            advantage=_to_device(packed.advantage, logp),
+            old=torch.where(is_on_policy, logp.detach(), given),
+            sampled=_to_device(packed.sampled, logp),
             high=_repeat_for_tokens(packed.high, answer_of, logp),
             pooled=_repeat_for_tokens(packed.pooled, answer_of, logp),
             hard=form == FormCode.HARD,
@@ -104,6 +105,11 @@ class _Ratios:
     bounded: Bool[Tensor, "N"]
 
 
+def _to_device(values: Float64[np.ndarray, "N"], like: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
+    """(N,) a figure of each token, on the device and in the precision of `like`."""
+    return torch.as_tensor(values, device=like.device).to(like.dtype)
+
+
 def _repeat_for_tokens(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> Tensor:
     """The answer's figure for each token; numbers in the precision of `like`."""
     tensor = torch.as_tensor(values, device=like.device)
@@ -116,27 +122,30 @@ def _weigh_tokens(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> tuple[Floa
     """Each token's weight in the loss, and the part of it that follows the token's probability; both without gradient."""
     packed = tokens.packed
     now = logp.detach()
-    weight = tokens.repeat(packed.weight)
+    weight = tokens.repeat(packed.weight)  # (N,), as all that follow
     if packed.correction.any():  # truncated importance sampling between trainer and sampler
-        drifted = torch.minimum((tokens.old - tokens.sampled).exp(), tokens.repeat(packed.correction))
+        most = tokens.repeat(packed.correction)
+        drifted = torch.minimum((tokens.old - tokens.sampled).exp(), most)
         weight = torch.where(tokens.sampled.isnan(), weight, weight * drifted)
     shaping = torch.ones_like(now)
     if packed.token_weight.any():
         p = now.exp()
         gamma = tokens.repeat(packed.gamma)
         shaped = p / (p + gamma)
+        slope = shaped * gamma / (p + gamma)  # of `shaped` by log p
+        unsure = p * -now.expm1()  # p (1 - p)
         shaping = torch.where(tokens.token_weight == WeightCode.SHAPED, shaped, shaping)
-        shaping = torch.where(tokens.token_weight == WeightCode.SLOPE, shaped * gamma / (p + gamma), shaping)
-        shaping = torch.where(tokens.token_weight == WeightCode.UNSURE, p * -now.expm1(), shaping)
+        shaping = torch.where(tokens.token_weight == WeightCode.SLOPE, slope, shaping)
+        shaping = torch.where(tokens.token_weight == WeightCode.UNSURE, unsure, shaping)
         weight = weight * shaping
     return weight, shaping
 
 
 def _compute_ratios(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> _Ratios:
     """The ratio of each token; of a sequence or cross ratio the answer's, at each of its tokens."""
-    log_ratio = logp - tokens.old
+    log_ratio = logp - tokens.old  # (N,)
     if tokens.packed.pooled.any():
-        mean = torch.segment_reduce(log_ratio, "mean", lengths=tokens.counts, unsafe=True)
+        mean = torch.segment_reduce(log_ratio, "mean", lengths=tokens.counts, unsafe=True)  # (A,)
         log_ratio = torch.where(tokens.pooled, mean[tokens.answer_of], log_ratio)
     unbounded = log_ratio * tokens.repeat(tokens.packed.log_scale)
     log_bound = tokens.repeat(tokens.packed.log_bound)
@@ -160,15 +169,17 @@ def _compute_values(
     below = ratio < low
     smaller = (above & (advantage > 0)) | (below & (advantage < 0))
     clips = ~tokens.nll & ~tokens.kl & ~tokens.truncated
-    clipped = torch.where(tokens.hard, above | below, smaller) & clips
+    clipped = torch.where(tokens.hard, above | below, smaller) & clips  # (N,)
     clamped = torch.minimum(torch.maximum(ratio, low), high).detach()
-    value = torch.where(clipped, clamped, ratio) * clamped ** tokens.repeat(tokens.packed.exponent) * advantage
+    exponent = tokens.repeat(tokens.packed.exponent)
+    value = torch.where(clipped, clamped, ratio) * clamped**exponent * advantage  # (N,)
     if tokens.truncated.any():  # the weight is cut at `high`, the log-probability's gradient stays
         held = high * (1.0 + ratios.unbounded - ratios.unbounded.detach())
         value = torch.where(tokens.truncated, torch.where(above, held, ratio) * advantage, value)
     # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
     penalty = 1.0 - (-ratios.log).exp() - ratios.log
-    return torch.where(tokens.nll, logp, torch.where(tokens.kl, penalty, value)), clipped
+    with_penalty = torch.where(tokens.kl, penalty, value)
+    return torch.where(tokens.nll, logp, with_penalty), clipped
 
 
 def _summarise_answers(
@@ -180,31 +191,47 @@ def _summarise_answers(
     tokens: _PackedTokens,
     ratios: _Ratios,
 ) -> AnswerStatistics:
-    """Sums over each answer's tokens."""
+    """Sum over each answer's tokens what happened to them."""
 
     def sum_answers(values: Tensor) -> np.ndarray:
-        summed = torch.segment_reduce(values.detach().double(), "sum", lengths=tokens.counts, unsafe=True)
+        summed = torch.segment_reduce(values.detach().double(), "sum", lengths=tokens.counts, unsafe=True)  # (A,)
         return summed.cpu().numpy()
 
-    nll = tokens.nll
-    kl = tokens.kl
-    pushed = (weight != 0) & (nll | kl | (tokens.advantage != 0))
-    beyond_truncation = tokens.truncated & (ratios.ratio > tokens.high)
-    not_flat = torch.where(kl, ratios.log != 0, ~clipped)
-    moving = pushed & (nll | beyond_truncation | (ratios.bounded & not_flat))
-    # An answer's one weight stands at its first token; `kl` has none
-    of_one_weight = tokens.pooled | (nll & (tokens.token_weight == WeightCode.ONE))
-    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(of_one_weight, 0.0)
-    share[tokens.counts.cumsum(0) - tokens.counts] = 1.0
-    share = share * ~kl
-    weights = torch.where(nll, 1.0, ratios.ratio.detach().double()) * shaping
-    drift = torch.where(tokens.repeat(tokens.packed.first), logp.detach() - tokens.sampled, torch.nan)
+    pushed, moving = _find_moving_tokens(weight, clipped, tokens, ratios)
+    held = pushed & ~moving & ~tokens.kl
+    share = _share_of_weights(logp, tokens)
+    weights = torch.where(tokens.nll, 1.0, ratios.ratio.detach().double()) * shaping  # (N,)
+    # Only the step's first forward pass sees the weights that the sampler had
+    is_first = tokens.repeat(tokens.packed.first)
+    drift = torch.where(is_first, logp.detach() - tokens.sampled, torch.nan)
     return AnswerStatistics(
         loss=sum_answers(loss),
         active_tokens=sum_answers(moving).astype(np.int64),
-        clipped_tokens=sum_answers(pushed & ~moving & ~kl).astype(np.int64),
+        clipped_tokens=sum_answers(held).astype(np.int64),
         ratio_sum=sum_answers(weights * share),
         ratio_square=sum_answers(weights**2 * share),
         ratio_count=np.rint(sum_answers(share)).astype(np.int64),
         drift=drift.float().cpu().numpy(),
     )
+
+
+def _find_moving_tokens(
+    weight: Float[Tensor, "N"], clipped: Bool[Tensor, "N"], tokens: _PackedTokens, ratios: _Ratios
+) -> tuple[Bool[Tensor, "N"], Bool[Tensor, "N"]]:
+    """Which tokens would have a gradient without bounds, and which have one."""
+    needs_no_advantage = tokens.nll | tokens.kl
+    pushed = (weight != 0) & (needs_no_advantage | (tokens.advantage != 0))
+    beyond_truncation = tokens.truncated & (ratios.ratio > tokens.high)
+    not_flat = torch.where(tokens.kl, ratios.log != 0, ~clipped)
+    moving = pushed & (tokens.nll | beyond_truncation | (ratios.bounded & not_flat))
+    return pushed, moving
+
+
+def _share_of_weights(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> Float64[Tensor, "N"]:
+    """1 at each token that has an importance weight of its own, else 0: an answer's one weight stands at its first token, and
+    `kl` has none."""
+    of_one_weight = tokens.pooled | (tokens.nll & (tokens.token_weight == WeightCode.ONE))
+    share = torch.ones_like(logp, dtype=torch.float64).masked_fill(of_one_weight, 0.0)
+    first_of_answers = tokens.counts.cumsum(0) - tokens.counts  # (A,) places of first tokens
+    share[first_of_answers] = 1.0
+    return share * ~tokens.kl

@@ -61,13 +61,16 @@ class Objective:
         for word, kind in words:
             if word not in get_args(kind):
                 raise ValueError(f"objective: {word!r} is none of {', '.join(get_args(kind))}")
-        if not self.low <= self.high or any(map(isnan, (self.low_step, self.exponent, self.log_bound, self.gamma))):
+        numbers = self.low_step, self.exponent, self.log_bound, self.gamma
+        if not self.low <= self.high or any(map(isnan, numbers)):
             raise ValueError("objective: a number is NaN, or low is above high")
 
     def bounds(self, update: int) -> tuple[float, float]:
         """(low, high) at the step's `update`-th optimiser update, from 0."""
-        low = self.low if not self.low_step else min(1.0, self.low + update * self.low_step)
-        return low, self.high
+        if not self.low_step:
+            return self.low, self.high
+        risen = self.low + update * self.low_step
+        return min(1.0, risen), self.high
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,14 +98,16 @@ class TermAnswer:
 
     def read_behind(self, lead: Sequence[int]) -> TermAnswer:
         """The same answer with ids in front that the policy reads and does not learn. They have no part in any mean or ratio."""
-        taking_part = np.ones(self.tokens.size, dtype=bool) if self.mask is None else self.mask
+        size = len(lead)
+        lead_ids = np.array(lead, dtype=np.int32)  # (L,)
+        taking_part = np.ones(self.tokens.size, dtype=bool) if self.mask is None else self.mask  # (T,)
         return replace(
             self,
-            tokens=np.concatenate([np.array(lead, dtype=np.int32), self.tokens]),
-            advantage=_behind_zeros(self.advantage, len(lead)),
-            denominator=_behind_zeros(self.denominator, len(lead)),
-            mask=np.concatenate([np.zeros(len(lead), dtype=bool), taking_part]),
-            sampled=_behind_zeros(self.sampled, len(lead)),
+            tokens=np.concatenate([lead_ids, self.tokens]),
+            advantage=_behind_zeros(self.advantage, size),
+            denominator=_behind_zeros(self.denominator, size),
+            mask=_behind_zeros(taking_part, size),
+            sampled=_behind_zeros(self.sampled, size),
         )
 
 
@@ -125,7 +130,8 @@ class Schedule:
 
     def at(self, step: int, steps: int) -> float:
         """Its value at `step`, from 1."""
-        return self.last + (self.first - self.last) * (1 + cos(pi * (step - 1) / max(1, steps - 1))) / 2
+        way = (step - 1) / max(1, steps - 1)  # 0 at the first step, 1 at the last
+        return self.last + (self.first - self.last) * (1 + cos(pi * way)) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +171,14 @@ class Term:
 def with_step_weights(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
     """With this step's weights; a term whose schedule is at 0 has no answers."""
 
-    def settled(term: Term, now: float) -> Term:
-        return replace(term, answers=term.answers if now else (), weight=term.weight * now, schedule=None)
-
-    return [t if t.schedule is None else settled(t, t.schedule.at(step, steps)) for t in terms]
+    weighted: list[Term] = []
+    for term in terms:
+        if term.schedule is not None:
+            now = term.schedule.at(step, steps)
+            answers = term.answers if now else ()
+            term = replace(term, answers=answers, weight=term.weight * now, schedule=None)
+        weighted.append(term)
+    return weighted
 
 
 # Earlier names, which packages of others may import

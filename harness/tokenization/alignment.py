@@ -27,7 +27,7 @@ class Chunks:
 def cut_into_chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
     """Smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without bytes join
     the chunk before, else the first."""
-    shared, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)
+    shared, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)  # (B + 1,) each
     shared[source_ends] = True
     in_receiver[receiver_ends] = True
     shared &= in_receiver
@@ -50,19 +50,23 @@ def distribute_logprobs(
 ) -> Float32[np.ndarray, "R"]:
     """(R,) source log-probabilities (nats) on the receiver's tokens: each chunk's sum by bytes, or by `weights`, the receiver's
     own, where they do not sum to 0. The sum is conserved to 1e-6 unless every log-probability is below -16."""
-    mass = np.add.reduceat(logprobs, parts.source[:-1])
-    sizes = parts.receiver_sizes
-    share = np.diff(receiver_ends, prepend=0).astype(np.float64)
+    begins = parts.receiver[:-1]  # (C,) the first receiver token of each chunk
+    sizes = parts.receiver_sizes  # (C,)
+    mass = np.add.reduceat(logprobs, parts.source[:-1])  # (C,)
+    share = np.diff(receiver_ends, prepend=0).astype(np.float64)  # (R,)
     if weights is not None:
         own = np.minimum(weights, 0.0)
-        share = np.where(np.repeat(np.add.reduceat(own, parts.receiver[:-1]) != 0, sizes), own, share)
-    aligned = np.repeat(mass, sizes) * (share / np.repeat(np.add.reduceat(share, parts.receiver[:-1]), sizes))
+        has_weight = np.add.reduceat(own, begins) != 0  # (C,)
+        share = np.where(np.repeat(has_weight, sizes), own, share)
+    whole = np.add.reduceat(share, begins)  # (C,)
+    aligned = np.repeat(mass, sizes) * (share / np.repeat(whole, sizes))  # (R,)
     result: Float32[np.ndarray, "R"] = aligned.astype(np.float32)
     (lost,) = np.add.reduceat(aligned - result, [0])
     if abs(lost) > 1e-7:  # rounding goes to the smallest value that is large beside it
         size = np.abs(result)
         large = size > 16 * abs(lost)
-        result[np.where(large, size, np.inf).argmin() if large.any() else size.argmax()] += lost
+        place = np.where(large, size, np.inf).argmin() if large.any() else size.argmax()
+        result[place] += lost
     return result
 
 

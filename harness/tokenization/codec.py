@@ -73,11 +73,12 @@ def isolate_controls(tokenizer: Tokenizer, settings: Mapping[str, Any], control:
 
     names = rename_controls(control)
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added_tokens = []
+    for token in settings["added_tokens"]:
+        name = names.get(token["content"])
+        added_tokens.append(token if name is None else token | plain | {"content": name})
     changed = dict(settings) | {"truncation": None, "padding": None, "post_processor": None}
-    changed["added_tokens"] = [
-        token | plain | {"content": names[token["content"]]} if token["content"] in names else token
-        for token in settings["added_tokens"]
-    ]
+    changed["added_tokens"] = added_tokens
     changed["model"] = _with_renamed_tokens(settings["model"], names)
     copy = Tokenizer.from_str(json.dumps(changed))
     for content, i in tokenizer.get_vocab(with_added_tokens=True).items():
@@ -98,7 +99,8 @@ def _with_renamed_tokens(settings: Mapping[str, Any], names: Mapping[str, str]) 
         model["unk_token"] = names[model["unk_token"]]
     if "merges" in model:
         pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
-        model["merges"] = [[a, b] for a, b in pairs if a not in names and b not in names and a + b not in names]
+        # No merge may read a control token, nor write one
+        model["merges"] = [[a, b] for a, b in pairs if names.keys().isdisjoint((a, b, a + b))]
     return model
 
 
@@ -110,10 +112,12 @@ def leaves_thought_open(prompt: str) -> bool:
 def mark_to_close(prompt: str) -> str:
     """The mark that closes the thought in which the text ends, in the spelling of the one that opens it; empty where the text
     ends in none."""
-    opened = [prompt.rfind(mark) for mark in OPENING_MARKS]
-    closed = max(prompt.rfind(mark) for mark in CLOSING_MARKS)
-    last = max(opened)
-    return CLOSING_MARKS[opened.index(last)] if last > closed else ""
+    opened_at = [prompt.rfind(mark) for mark in OPENING_MARKS]
+    closed_at = max(prompt.rfind(mark) for mark in CLOSING_MARKS)
+    last = max(opened_at)
+    if last <= closed_at:
+        return ""
+    return CLOSING_MARKS[opened_at.index(last)]
 
 
 def closes_thought(answer: str) -> bool:
@@ -145,13 +149,16 @@ class ReasoningTags:
 
     def __init__(self, added: Iterable[str]) -> None:
         has = set(added)
-        table = dict[str, str | None]()
+        known: set[str] = set()
+        table: dict[str, str | None] = {}
         for row in REASONING_TAGS:
+            known.update(row)
             mine = next((spelling for spelling in row if spelling in has), None)
             table |= {spelling: mine for spelling in row if spelling not in has}
-        self.own = has & {spelling for row in REASONING_TAGS for spelling in row}
+        self.own = has & known
         self._table = table
-        self._foreign = re.compile("|".join(map(re.escape, sorted(table, key=len, reverse=True))) or r"(?!)")
+        longest_first = sorted(table, key=len, reverse=True)  # where one spelling begins another
+        self._foreign = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         firsts = "".join(sorted({spelling[0] for spelling in table}))
         self._first_character = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
@@ -164,13 +171,16 @@ class ReasoningTags:
         cuts: list[tuple[int, int, int]] = []
         spelled = old = new = at = 0
         for match in self._foreign.finditer(text):
-            mine = self._table[match[0]]
-            before = len(text[at : match.start()].encode())
-            parts += [text[at : match.start()], match[0] if mine is None else mine]
-            old = old + before + len(match[0].encode())
-            new = new + before
+            foreign = match[0]
+            between = text[at : match.start()]
+            mine = self._table[foreign]
+            written = foreign if mine is None else mine
+            parts += [between, written]
+            before = len(between.encode())
+            old += before + len(foreign.encode())
+            new += before
             at = match.end()
-            size = len(parts[-1].encode())
+            size = len(written.encode())
             if mine is None:
                 spelled += 1
             else:
@@ -220,20 +230,17 @@ class TokenCodec:
             raise TokenizationError("eos", "the tokenizer has no end token")
         self.eos_id = int(stop[0] if stop else tokenizer.eos_token_id)
         self.closing = tuple(closing) or (self.eos_id,)
-        self._own = core = tokenizer.backend_tokenizer
-        reserved = {*stop, *self.closing, tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id} - {
-            None
-        }
+        core = tokenizer.backend_tokenizer
+        self._own = core
+        named = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
+        reserved = {*stop, *self.closing, *named} - {None}
         added = core.get_added_tokens_decoder().items()
         self._tags = ReasoningTags(token.content for i, token in added if not token.special and i not in reserved)
         control = {name: i for name, i in control_tokens(tokenizer).items() if name not in self._tags.own}
         settings = json.loads(core.to_str())
         self._reader = isolate_controls(core, settings, control)
         self._vocabulary = TokenBytes(core, settings["decoder"])
-        unknown = settings["model"].get("unk_token")
-        unk_id = settings["model"].get("unk_id")
-        if unk_id is not None:
-            unknown = settings["model"]["vocab"][unk_id][0]
+        unknown = _unknown_token(settings["model"])
         self._control = {i for name, i in control.items() if name != unknown} | reserved
 
     def decode(self, ids: Sequence[int] | Int32[np.ndarray, "T"]) -> str:
@@ -242,14 +249,13 @@ class TokenCodec:
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
         """Special and unknown ids have no bytes; ill-formed UTF-8 is U+FFFD. Raises TokenizationError (`decoder`, `panic`,
         `ids`: negative)."""
-        lists = [np.asarray(answer, dtype=np.int32) for answer in answers]
+        lists = [np.asarray(answer, dtype=np.int32) for answer in answers]  # (T,) each
         if any((ids < 0).any() for ids in lists):
             raise TokenizationError("ids", "token ids must not be negative")
         known = [np.minimum(ids, self._vocabulary.unknown).tolist() for ids in lists]
+        decoded = _call_guarded(lambda: self._own.decode_batch(known, skip_special_tokens=True))
         texts = []
-        for ids, text in zip(
-            known, _call_guarded(lambda: self._own.decode_batch(known, skip_special_tokens=True)), strict=True
-        ):
+        for ids, text in zip(known, decoded, strict=True):
             lengths, joined = self._vocabulary.decoded(ids)
             if text.encode() != joined:
                 raise TokenizationError("decoder", "the tokenizer decodes these ids to other bytes than its tokens'")
@@ -259,11 +265,12 @@ class TokenCodec:
     @cached_property
     def puts_blank(self) -> bool:
         """Whether the tokenizer puts a blank in front of a text, as SentencePiece does."""
-        plain, behind = (self.try_encode(_PROBES, joined) for joined in (False, True))
-        return any(
-            isinstance(a, Encoded) and isinstance(b, Encoded) and not np.array_equal(a.ids, b.ids)
-            for a, b in zip(plain, behind, strict=True)
-        )
+        alone = self.try_encode(_PROBES, joined=False)
+        behind_line = self.try_encode(_PROBES, joined=True)
+        for one, other in zip(alone, behind_line, strict=True):
+            if isinstance(one, Encoded) and isinstance(other, Encoded) and not np.array_equal(one.ids, other.ids):
+                return True
+        return False
 
     def count(self, prompt: str) -> int:
         """Tokens of a prompt's text, in which control tokens are what they are."""
@@ -334,15 +341,20 @@ class TokenCodec:
             # Read only here: the core makes a tuple of each token's offsets, which costs as much as all else
             offsets = encoding.offsets
             if characters_before:
-                offsets = [
-                    (max(0, begin - characters_before), max(0, end - characters_before))
-                    for begin, end in offsets[tokens_before:]
-                ]
+                offsets = _shift_offsets(offsets[tokens_before:], characters_before)
             cut = self._vocabulary.invalid != "none"
             ends_and_inverse = (ends_by_offsets(pieces, text, offsets, cut), False)
         ends, inverse = ends_and_inverse
         places = translated.restore(np.array(ends, dtype=np.int32))
         return Encoded(np.array(ids, dtype=np.int32), places, inverse, translated.spelled)
+
+
+def _unknown_token(model: Mapping[str, Any]) -> str | None:
+    """The token for what has none, which a text may become. model: the tokenizer's settings; Unigram's name it by its id."""
+    number = model.get("unk_id")
+    if number is not None:
+        return str(model["vocab"][number][0])
+    return model.get("unk_token")
 
 
 def _find_refusal(text: str) -> TokenizationError | None:
@@ -356,6 +368,11 @@ def _find_refusal(text: str) -> TokenizationError | None:
     except UnicodeEncodeError:
         return TokenizationError("unicode", "the text holds lone surrogates")
     return TokenizationError("too_long", f"{size} bytes") if size > MAX_TEXT_BYTES else None
+
+
+def _shift_offsets(offsets: Sequence[tuple[int, int]], before: int) -> list[tuple[int, int]]:
+    """Begin and end of each token in characters of the text alone. before: characters in front of it."""
+    return [(max(0, begin - before), max(0, end - before)) for begin, end in offsets]
 
 
 def _call_guarded(call: Callable[[], T]) -> T:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import pairwise
 from math import nan
 from typing import Any
 
@@ -63,43 +63,56 @@ def retokenise_answers(
     """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
     within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes. joined: as
     `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of `align_logprobs`."""
-    read: list[tuple[Encoded, float] | ExchangeError] = []
-    for record, encoded in zip(records, receiver.try_encode([r.text for r in records], joined), strict=True):
-        try:
-            if isinstance(encoded, TokenizationError):
-                raise encoded
-            read.append((encoded, text_residual(receiver, record.text, encoded)))
-        except TokenizationError as error:
-            read.append(ExchangeError(Refusal.UNTRANSLATABLE, str(error)))
-    weights: Iterator[Any] = repeat(None)
-    kept = [
-        (record, r[0])
-        for record, r in zip(records, read, strict=True)
-        if isinstance(record, Rollout) and not isinstance(r, ExchangeError)
-    ]
-    if score is not None and kept:
-        weights = iter(score([record for record, _ in kept], [encoded.ids for _, encoded in kept]))
+    tried = receiver.try_encode([record.text for record in records], joined)
+    read = [_measure_text(receiver, record, encoded) for record, encoded in zip(records, tried, strict=True)]
+    weights = iter(_weights_of_rollouts(records, read, score))
     results: list[Retokenised | ExchangeError] = []
-    for record, r in zip(records, read, strict=True):
-        if isinstance(r, ExchangeError):
-            results.append(r)
+    for record, of_text in zip(records, read, strict=True):
+        if isinstance(of_text, ExchangeError):
+            results.append(of_text)
             continue
-        encoded, text = r
-        end = np.array((closing or receiver.closing) if record.finished else (), dtype=np.int32)
-        tokens = np.append(encoded.ids, end)
-        residuals, source = (
-            align_logprobs(record, encoded.ends, end.size, next(weights), strict)
-            if isinstance(record, Rollout)
-            else ({}, ())
-        )
-        residuals = {"text": text, **residuals}
+        encoded, text = of_text
+        end = np.array((closing or receiver.closing) if record.finished else (), dtype=np.int32)  # (E,)
+        tokens = np.append(encoded.ids, end)  # (T,)
+        residuals = {"text": text}
+        source: tuple[Any, ...] = ()
+        if isinstance(record, Rollout):
+            of_logprobs, source = align_logprobs(record, encoded.ends, end.size, next(weights), strict)
+            residuals |= of_logprobs
         over = explain_excess(residuals, budget)
-        results.append(
-            ExchangeError(Refusal.RESIDUAL, over)
-            if over
-            else Retokenised(tokens, encoded.ends, residuals, encoded.spelled_tags, *source)
-        )
+        if over:
+            results.append(ExchangeError(Refusal.RESIDUAL, over))
+        else:
+            results.append(Retokenised(tokens, encoded.ends, residuals, encoded.spelled_tags, *source))
     return results
+
+
+def _measure_text(
+    receiver: TokenCodec, record: AnswerRecord, encoded: Encoded | TokenizationError
+) -> tuple[Encoded, float] | ExchangeError:
+    """The encoded text with its residual, or why it is refused."""
+    try:
+        if isinstance(encoded, TokenizationError):
+            raise encoded
+        return encoded, text_residual(receiver, record.text, encoded)
+    except TokenizationError as error:
+        return ExchangeError(Refusal.UNTRANSLATABLE, str(error))
+
+
+def _weights_of_rollouts(
+    records: Sequence[AnswerRecord], read: Sequence[tuple[Encoded, float] | ExchangeError], score: Score | None
+) -> Sequence[Float32[np.ndarray, "T"] | None]:
+    """By what the log-probabilities of each rollout that was read are spread over a chunk's tokens, in order: the receiver's own,
+    or None for bytes."""
+    kept: list[AnswerRecord] = []
+    ids: list[Int32[np.ndarray, "T"]] = []
+    for record, of_text in zip(records, read, strict=True):
+        if isinstance(record, Rollout) and not isinstance(of_text, ExchangeError):
+            kept.append(record)
+            ids.append(of_text[0].ids)
+    if score is None or not kept:
+        return [None] * len(kept)
+    return score(kept, ids)
 
 
 def explain_excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
@@ -125,10 +138,12 @@ def align_logprobs(
     the exact ones (None without `strict`)."""
     size = ends.size
     count = len(record.logprobs)
-    logprobs = np.array(record.logprobs, dtype=np.float64)
-    parts = cut_into_chunks(np.cumsum(record.pieces), ends)
+    logprobs = np.array(record.logprobs, dtype=np.float64)  # (S,)
+    source_ends = np.cumsum(record.pieces)  # (S,) bytes
+    parts = cut_into_chunks(source_ends, ends)
     exact_weights = None if weights is None else np.asarray(weights, dtype=np.float64)
-    aligned = distribute_logprobs(ends, parts, logprobs, exact_weights)
+    aligned = distribute_logprobs(ends, parts, logprobs, exact_weights)  # (T,)
+    # `reduceat` adds in order, the same on every machine; `sum` by pairs
     (mass,) = np.add.reduceat(logprobs, [0])
     (got,) = np.add.reduceat(aligned, [0], dtype=np.float64)
     estimated_tokens = float(parts.receiver_sizes[inexact_chunks(parts)].sum())
@@ -140,8 +155,11 @@ def align_logprobs(
     if isinstance(record, Rollout):
         residuals["canonical"] = nan if record.noncanonical is None else record.noncanonical
     of_each_end = record.eos_logprob / max(1, ending)
-    values = np.append(aligned, np.full(ending, of_each_end, dtype=np.float32))
-    exact = np.append(one_to_one(parts), np.full(ending, True)) if strict else None
+    at_end = np.full(ending, of_each_end, dtype=np.float32)  # (E,)
+    values = np.append(aligned, at_end)  # (T + E,)
+    exact = None
+    if strict:
+        exact = np.append(one_to_one(parts), np.full(ending, True))  # (T + E,)
     return residuals, (values, float(mass), count, exact)
 
 
@@ -153,15 +171,16 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
     data = text.encode()
     back = codec.read([encoded.ids])[0]
     other = back.text.encode()
-    others = np.cumsum(back.pieces, dtype=np.int64)
-    # in both texts behind the same token, about a window apart
-    longest = max(int(encoded.ends[-1]), int(others[-1]))
-    wanted = np.arange(WINDOW, longest, WINDOW)
-    near_cuts = [np.searchsorted(encoded.ends, wanted), np.searchsorted(others, wanted)]
-    tokens = np.unique(np.concatenate(near_cuts))
-    last = others.size - 1
+    ends = encoded.ends  # (T,) bytes
+    other_ends = np.cumsum(back.pieces, dtype=np.int64)  # (T,)
+    # Both texts are cut behind the same tokens, about a window apart
+    longest = max(int(ends[-1]), int(other_ends[-1]))
+    wanted = np.arange(WINDOW, longest, WINDOW)  # (W,)
+    near_cuts = [np.searchsorted(ends, wanted), np.searchsorted(other_ends, wanted)]
+    tokens = np.unique(np.concatenate(near_cuts))  # (K,) indices
+    last = other_ends.size - 1
     tokens = np.append(tokens[tokens < last], last)
-    cuts = [(0, 0), *zip(encoded.ends[tokens].tolist(), others[tokens].tolist(), strict=True)]
+    cuts = [(0, 0), *zip(ends[tokens].tolist(), other_ends[tokens].tolist(), strict=True)]
     changed = 0
     for (first, other_first), (end, other_end) in pairwise(cuts):
         changed += edit_distance(data[first:end], other[other_first:other_end])
@@ -172,12 +191,13 @@ def edit_distance(a: bytes, b: bytes) -> int:
     """Levenshtein in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
     if a == b or not a or not b:
         return abs(len(a) - len(b))
-    array = np.frombuffer(a, dtype=np.uint8)
+    array = np.frombuffer(a, dtype=np.uint8)  # (A,)
     every = (1 << len(a)) - 1
     top = 1 << (len(a) - 1)
-    places = {
-        byte: int.from_bytes(np.packbits(array == byte, bitorder="little").tobytes(), "little") for byte in set(a)
-    }
+    places: dict[int, int] = {}  # of each byte, the places where it stands as the bits of one number
+    for byte in set(a):
+        bits = np.packbits(array == byte, bitorder="little")
+        places[byte] = int.from_bytes(bits.tobytes(), "little")
     plus = every
     minus = 0
     distance = len(a)
@@ -203,14 +223,19 @@ def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "
 
 
 def _share_changed(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | TokenizationError) -> float:
+    """The share of an answer's tokens that are not among those made of its text, at the same place in bytes."""
     if isinstance(encoded, TokenizationError):
         return 1.0
     if np.array_equal(encoded.ids, tokens):
         return 0.0
-    made = np.full(int(encoded.ends[-1]) + 1, -1, dtype=np.int64)
-    made[encoded.ends] = np.arange(encoded.ends.size)
-    same = made[np.cumsum(decoded.pieces, dtype=np.int64)]
-    return 1.0 - float(((same >= 0) & (encoded.ids[same] == tokens)).mean())
+    made_at = np.full(
+        int(encoded.ends[-1]) + 1, -1, dtype=np.int64
+    )  # (B + 1,) the token that ends at each byte, -1 for none
+    made_at[encoded.ends] = np.arange(encoded.ends.size)
+    sampled_ends = np.cumsum(decoded.pieces, dtype=np.int64)  # (T,)
+    beside = made_at[sampled_ends]  # (T,) the token that ends where the sampled one does
+    is_same = (beside >= 0) & (encoded.ids[beside] == tokens)
+    return 1.0 - float(is_same.mean())
 
 
 # Earlier names, which packages of others may import

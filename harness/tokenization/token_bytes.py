@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,8 +33,32 @@ _WORDPIECE_CLEANUP = {
 def byte_level_alphabet() -> dict[str, int]:
     """Byte-level BPE's printable stand-ins (GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in set(printable)]
-    return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
+    alphabet = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in printable]
+    for number, byte in enumerate(others):
+        alphabet[chr(0x100 + number)] = byte
+    return alphabet
+
+
+_BYTE_OF = {ord(character): byte for character, byte in byte_level_alphabet().items()}
+
+
+def _bytes_of_stand_ins(token: bytes) -> bytes:
+    """The bytes for which a byte-level token's characters stand; itself where one stands for none.
+
+    After the tokens were joined the core does the same with the whole text, unless one of them holds such a character: then it
+    leaves the text as it is, and `TokenCodec.read` refuses it."""
+    mapped = [_BYTE_OF.get(ord(character), -1) for character in token.decode()]
+    return token if -1 in mapped else bytes(mapped)
+
+
+def _byte_of_token(token: bytes) -> bytes:
+    """The byte that `<0x0A>` names; any other token as it is."""
+    return bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token
+
+
+def _replace_bytes(token: bytes, old: bytes, new: bytes) -> bytes:
+    return token.replace(old, new)
 
 
 class TokenBytes:
@@ -44,7 +69,8 @@ class TokenBytes:
         self._strip_left = self._strip_right = b""
         self._fused = False
         self.unknown = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        special = {token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        added = tokenizer.get_added_tokens_decoder()
+        special = {token_id for token_id, token in added.items() if token.special}
         names = [None if token_id in special else tokenizer.id_to_token(token_id) for token_id in range(self.unknown)]
         names.append(None)  # an id that the tokenizer does not know
         self._kept = [name is not None for name in names]
@@ -55,7 +81,8 @@ class TokenBytes:
         if decoder is None:
             self._rest = [b" " + token for token in self._rest]
         else:
-            for step in decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]:
+            steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+            for step in steps:
                 self._apply_step(step)
         for table in (self._first, self._rest):
             table[:] = [token if kept else b"" for token, kept in zip(table, self._kept, strict=True)]
@@ -66,63 +93,78 @@ class TokenBytes:
         self._rest = [change(token) for token in self._rest]
 
     def _apply_step(self, step: dict[str, Any]) -> None:
-        """Apply one step of the tokenizer's decoder to every token's bytes."""
+        """Apply one step of the tokenizer's decoder to every token's bytes. Raises TokenizationError for a step after which a
+        token's bytes would depend on its neighbours."""
         kind = step["type"]
         if self._fused and kind in ("ByteFallback", "WordPiece", "BPEDecoder"):
             raise TokenizationError("decoder", f"decoder step {kind} after the tokens were joined is not supported")
         match kind:
             case "ByteLevel":
-                # After the tokens were joined it does the same, unless one of them holds a character that is no stand-in for
-                # a byte: then the core leaves the whole text as it is, and `TokenCodec.read` refuses it.
-                table = {ord(character): byte for character, byte in byte_level_alphabet().items()}
-
-                def to_bytes(token: bytes) -> bytes:
-                    mapped = [table.get(ord(character), -1) for character in token.decode()]
-                    return token if -1 in mapped else bytes(mapped)
-
-                self._map_tokens(to_bytes)
+                self._map_tokens(_bytes_of_stand_ins)
                 self._fused = True
                 self.invalid = "lossy"
             case "ByteFallback":
                 self._byte_tokens = {i for i, token in enumerate(self._rest) if _BYTE_TOKEN.fullmatch(token)}
-                self._map_tokens(lambda token: bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token)
+                self._map_tokens(_byte_of_token)
                 self.invalid = "fallback"
             case "Fuse":
                 self._fused = True
             case "Replace":
-                pattern = step["pattern"]
-                content = step["content"].encode()
-                if "String" not in pattern or (self._fused and len(pattern["String"]) > 1):
-                    raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
-                self._map_tokens(lambda token: token.replace(pattern["String"].encode(), content))
+                self._replace_text(step["pattern"], step["content"].encode())
             case "Metaspace":
-                mark = step["replacement"].encode()
-                keeps = step.get("prepend_scheme", "always") == "never"
-                self._first = [token.replace(mark, b" " if keeps else b"") for token in self._first]
-                in_rest = b"" if self._fused and not keeps else b" "
-                self._rest = [token.replace(mark, in_rest) for token in self._rest]
+                self._put_spaces(step["replacement"].encode(), step.get("prepend_scheme", "always"))
             case "WordPiece":
-                prefix = step["prefix"].encode()
-                self._rest = [t.removeprefix(prefix) if t.startswith(prefix) else b" " + t for t in self._rest]
-                for old, new in _WORDPIECE_CLEANUP.items() if step["cleanup"] else ():
-                    self._map_tokens(lambda token, old=old, new=new: token.replace(old, new))  # type: ignore[misc]
+                self._join_word_pieces(step["prefix"].encode(), cleans_up=step["cleanup"])
             case "BPEDecoder":
                 suffix = step["suffix"].encode()
                 self._map_tokens(lambda token: token.replace(suffix, b" "))
                 self._strip_right = b" "
             case "Strip":
-                cut = step["content"].encode()
-                left = step["start"]
-                right = step["stop"]
-                if max(left, right) > 1 or len(cut) > 1:
-                    raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
-                if self._fused:
-                    self._strip_left = cut * left
-                    self._strip_right = cut * right
-                else:
-                    self._map_tokens(lambda token: token.removeprefix(cut * left).removesuffix(cut * right))
+                self._strip_ends(step["content"].encode(), step["start"], step["stop"])
             case _:
                 raise TokenizationError("decoder", f"decoder step {kind} is not supported")
+
+    def _replace_text(self, pattern: dict[str, str], content: bytes) -> None:
+        """Put `content` in the place of a text. What was joined may hold a longer text across two tokens. Raises
+        TokenizationError."""
+        text = pattern.get("String")
+        if text is None or (self._fused and len(text) > 1):
+            raise TokenizationError("decoder", f"decoder step Replace of {pattern} is not supported")
+        old = text.encode()
+        self._map_tokens(lambda token: token.replace(old, content))
+
+    def _put_spaces(self, mark: bytes, scheme: str) -> None:
+        """Put spaces in the place of SentencePiece's mark; the first one of a text is not the text's, unless none is put there."""
+        keeps_first = scheme == "never"
+        in_first = b" " if keeps_first else b""
+        in_rest = b"" if self._fused and not keeps_first else b" "
+        self._first = [token.replace(mark, in_first) for token in self._first]
+        self._rest = [token.replace(mark, in_rest) for token in self._rest]
+
+    def _join_word_pieces(self, prefix: bytes, cleans_up: bool) -> None:
+        """Join pieces that go on with a word, which have the prefix, and put a space in front of the others."""
+        joined = []
+        for token in self._rest:
+            goes_on = token.startswith(prefix)
+            joined.append(token.removeprefix(prefix) if goes_on else b" " + token)
+        self._rest = joined
+        if not cleans_up:
+            return
+        for old, new in _WORDPIECE_CLEANUP.items():
+            self._map_tokens(partial(_replace_bytes, old=old, new=new))
+
+    def _strip_ends(self, cut: bytes, left: int, right: int) -> None:
+        """Take a byte off both ends, of each token, or of the text where the tokens were joined. left, right: how often. Raises
+        TokenizationError for more than once."""
+        if max(left, right) > 1 or len(cut) > 1:
+            raise TokenizationError("decoder", "decoder step Strip of more than one byte is not supported")
+        of_left = cut * left
+        of_right = cut * right
+        if self._fused:
+            self._strip_left = of_left
+            self._strip_right = of_right
+        else:
+            self._map_tokens(lambda token: token.removeprefix(of_left).removesuffix(of_right))
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """Bytes of ids up to `unknown`, which has none."""
@@ -132,31 +174,47 @@ class TokenBytes:
             first += 1
         if first < len(ids):
             pieces[first] = self._first[ids[first]]
-        if (self._strip_left or self._strip_right) and (full := [i for i, piece in enumerate(pieces) if piece]):
+        if self._strip_left or self._strip_right:
+            self._strip_text(pieces)
+        return pieces
+
+    def _strip_text(self, pieces: list[bytes]) -> None:
+        """Take off what the decoder strips from a whole text: of its first token with bytes, and of its last."""
+        full = [place for place, piece in enumerate(pieces) if piece]
+        if full:
             pieces[full[0]] = pieces[full[0]].removeprefix(self._strip_left)
             pieces[full[-1]] = pieces[full[-1]].removesuffix(self._strip_right)
-        return pieces
 
     def decoded(self, ids: Sequence[int]) -> tuple[list[int], bytes]:
         """Byte length of each token, and the text."""
         pieces = self.pieces(ids)
         text = b"".join(pieces)
-        ends = list(accumulate(map(len, pieces)))
-        if self.invalid == "none" or not (bad := list(ill_formed(text))):
+        bad = [] if self.invalid == "none" else list(ill_formed(text))
+        if not bad:
             return [len(piece) for piece in pieces], text
-        if self.invalid == "lossy":  # a character's tokens share one U+FFFD
-            stops = [stop for _, stop in bad]
-            longer = list(accumulate((len(REPLACEMENT) - (stop - start) for start, stop in bad), initial=0))
-            ends = [end + longer[bisect_right(stops, end)] for end in ends]
-            return [b - a for a, b in pairwise([0, *ends])], text.decode(errors="replace").encode()
-        # byte tokens that are no text become U+FFFD byte by byte
+        if self.invalid == "lossy":
+            return _lengths_with_replacements(pieces, bad), text.decode(errors="replace").encode()
+        self._replace_bytes_that_are_no_text(ids, pieces)
+        return [len(piece) for piece in pieces], b"".join(pieces)
+
+    def _replace_bytes_that_are_no_text(self, ids: Sequence[int], pieces: list[bytes]) -> None:
+        """Make U+FFFD of each byte token in a run of byte tokens that together are no text."""
         kept = (place for place, i in enumerate(ids) if self._kept[i])
         for of_bytes, run in groupby(kept, key=lambda place: ids[place] in self._byte_tokens):
             places = list(run)
-            if of_bytes and any(ill_formed(b"".join(pieces[place] for place in places))):
+            joined = b"".join(pieces[place] for place in places)
+            if of_bytes and any(ill_formed(joined)):
                 for place in places:
                     pieces[place] = REPLACEMENT
-        return [len(piece) for piece in pieces], b"".join(pieces)
+
+
+def _lengths_with_replacements(pieces: Sequence[bytes], bad: Sequence[tuple[int, int]]) -> list[int]:
+    """Byte length of each token where every ill-formed part became one U+FFFD, which its tokens share. bad: these parts."""
+    stops = [stop for _, stop in bad]
+    changes = [len(REPLACEMENT) - (stop - start) for start, stop in bad]
+    longer = list(accumulate(changes, initial=0))  # in all before each part
+    ends = [end + longer[bisect_right(stops, end)] for end in accumulate(map(len, pieces))]
+    return [end - begin for begin, end in pairwise([0, *ends])]
 
 
 def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
@@ -185,8 +243,8 @@ def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool
 
 def byte_places(text: str) -> list[int]:
     """Return where each character of the text begins in its UTF-8 bytes, and where the last ends."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    sizes = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")  # (C,) code points
+    sizes = 1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000)  # (C,) bytes of each
     return [0, *np.cumsum(sizes).tolist()]
 
 
@@ -198,9 +256,12 @@ def ends_by_offsets(pieces: Sequence[bytes], text: str, offsets: Sequence[tuple[
     ends = list(accumulate([place[end] for _, end in offsets], max))
     if cut:
         begins = [place[begin] for begin, _ in offsets]
-        heads = [0, *(i for i in range(1, len(ends)) if begins[i] >= ends[i - 1]), len(ends)]
-        for head, stop in pairwise(heads):
+        # Tokens that share characters stand between two heads
+        heads = [token for token in range(1, len(ends)) if begins[token] >= ends[token - 1]]
+        for head, stop in pairwise([0, *heads, len(ends)]):
+            if stop - head <= 1:
+                continue
             own = pieces[head:stop]
-            if stop - head > 1 and b"".join(own) == data[begins[head] : ends[stop - 1]]:
+            if b"".join(own) == data[begins[head] : ends[stop - 1]]:
                 ends[head:stop] = [begins[head] + size for size in accumulate(map(len, own))]
     return [*ends[:-1], len(data)]

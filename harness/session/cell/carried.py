@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
@@ -40,9 +41,55 @@ _UNJUDGED = Verdict("wrong", "not judged")
 def measure_price(
     learner: Learner, prompts: Sequence[Prompt], max_new_tokens: int, strings: Sequence[str] = ()
 ) -> CarriedPrice:
-    """Of greedy answers to the first `ANSWERS` prompts. strings: that end answers besides the policy's own end."""
-    asked = list(prompts[:ANSWERS])
-    seeds = np.zeros((len(asked), 1), dtype=np.uint64)
+    """Measure the price of greedy answers to the first `ANSWERS` prompts. strings: that end answers besides the policy's own
+    end."""
+    groups = _answer_greedily(learner, prompts[:ANSWERS], max_new_tokens, strings)
+    finished = [group for group in groups if group.answers[0].finished]
+    told = [group for group in finished if group.answers[0].text]
+    carried = _carry_own_answers(learner, groups, told)
+    compared: list[_Compared] = []
+    reasons: list[str] = []
+    unusual = 0
+    for group, result in zip(told, carried, strict=True):
+        if not isinstance(result, Retokenised):
+            reasons.append(f"its own answers are refused as a peer's: {result}")
+            continue
+        answer = group.answers[0]
+        difference = _explain_difference(learner, answer, result)
+        if difference is None:
+            unusual += 1
+        else:
+            compared.append(_Compared(group.prompt, answer, result, difference))
+    nats = _nats_paid(learner, compared)
+    for one, paid in zip(compared, nats, strict=True):
+        if one.difference and abs(paid) > _EQUAL:
+            reasons.append(one.difference)
+    most_frequent = Counter(reasons).most_common(1)
+    return CarriedPrice(
+        answers=len(groups),
+        finished=len(finished),
+        compared=len(compared),
+        noncanonical=unusual,
+        nats=float(np.mean(nats)) if nats else 0.0,
+        why=most_frequent[0][0] if most_frequent else "",
+    )
+
+
+class _Compared(NamedTuple):
+    """An own answer beside what became of it when it was carried. difference: why the ids are others; empty where they are not."""
+
+    prompt: Prompt
+    answer: Answer
+    carried: Retokenised
+    difference: str
+
+
+def _answer_greedily(
+    learner: Learner, prompts: Sequence[Prompt], max_new_tokens: int, strings: Sequence[str]
+) -> list[Group]:
+    """Sample one greedy answer to each prompt, as groups of one answer that nobody has judged."""
+    asked = list(prompts)
+    seeds = np.zeros((len(asked), 1), dtype=np.uint64)  # (P, 1): greedy answers draw nothing
     sampled = [row[0] for row in learner.engine.sample(asked, seeds, Sampling(0.0, max_new_tokens))]
     if strings:
         sampled = [truncate_at_stop(learner.codec, sample, strings)[0] for sample in sampled]
@@ -51,36 +98,17 @@ def measure_price(
         ending = learner.ending(sample.tokens)
         answer = Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, _UNJUDGED, ending=ending)
         groups.append(Group(prompt, learner.name, learner.engine.version, 0, (answer,)))
-    finished = [group for group in groups if group.answers[0].finished]
-    told = [group for group in finished if group.answers[0].text]
-    carried = _carry_own_answers(learner, groups, told)
-    compared: list[tuple[Prompt, Answer, Retokenised]] = []
-    differences: list[str] = []
-    reasons: list[str] = []
-    unusual = 0
-    for group, result in zip(told, carried, strict=True):
-        if not isinstance(result, Retokenised):
-            reasons.append(f"its own answers are refused as a peer's: {result}")
-            continue
-        why = _explain_difference(learner, group.answers[0], result)
-        if why is None:
-            unusual += 1
-            continue
-        compared.append((group.prompt, group.answers[0], result))
-        differences.append(why)
-    own = learner.engine.score([p for p, _, _ in compared], [a.tokens for _, a, _ in compared])
-    theirs = learner.engine.score([p for p, _, _ in compared], [r.tokens for _, _, r in compared])
-    nats = [float(a.sum(dtype=np.float64) - b.sum(dtype=np.float64)) for a, b in zip(own, theirs, strict=True)]
-    reasons += [why for why, paid in zip(differences, nats, strict=True) if why and abs(paid) > _EQUAL]
-    most = [reason for reason, _ in Counter(reasons).most_common(1)]
-    return CarriedPrice(
-        answers=len(asked),
-        finished=len(finished),
-        compared=len(compared),
-        noncanonical=unusual,
-        nats=float(np.mean(nats)) if nats else 0.0,
-        why=most[0] if most else "",
-    )
+    return groups
+
+
+def _nats_paid(learner: Learner, compared: Sequence[_Compared]) -> list[float]:
+    """Return by how many nats each answer is less likely as it was carried than as it was sampled."""
+    prompts = [one.prompt for one in compared]
+    own = learner.engine.score(prompts, [one.answer.tokens for one in compared])  # (T,) each
+    theirs = learner.engine.score(prompts, [one.carried.tokens for one in compared])  # (T,) each
+    own_sums = [logprobs.sum(dtype=np.float64) for logprobs in own]
+    carried_sums = [logprobs.sum(dtype=np.float64) for logprobs in theirs]
+    return [float(a - b) for a, b in zip(own_sums, carried_sums, strict=True)]
 
 
 def said_of(policy: str, price: CarriedPrice) -> str:
@@ -92,10 +120,10 @@ def said_of(policy: str, price: CarriedPrice) -> str:
         )
     if price.nats <= FREE and not price.why.startswith("its own answers are refused"):
         return ""
+    reason = f": {price.why}" if price.why else ""
     return (
-        f"{policy}: pays {price.nats:.2f} nats for its own greedy answers when they are carried as a peer's"
-        + f": {price.why}" * bool(price.why)
-        + "; peers' answers cost it as much too much"
+        f"{policy}: pays {price.nats:.2f} nats for its own greedy answers when they are carried as a peer's{reason}; "
+        "peers' answers cost it as much too much"
     )
 
 
@@ -103,43 +131,50 @@ def _carry_own_answers(
     learner: Learner, groups: Sequence[Group], told: Sequence[Group]
 ) -> list[Retokenised | Exception]:
     """As `Receiver.carry` carries a peer's answers, without a budget."""
-    records = [
-        TextRollout.about(group, index=0, text=group.answers[0].text, finished=True, reward=0.0) for group in told
-    ]
-    by = opening.by_author(groups, records)
-    opened = [opening.open_with(record, by[record.author]) for record in records]
+    records = []
+    for group in told:
+        text = group.answers[0].text
+        records.append(TextRollout.about(group, index=0, text=text, finished=True, reward=0.0))
+    space_of = opening.by_author(groups, records)
+    opened = [opening.open_with(record, space_of[record.author]) for record in records]
     joined = opening.begins_without_blank(groups, learner.codec, lambda: learner.engine.reads(groups[0].prompt))
-    return list(retokenise_answers(opened, learner.codec, joined=joined, closing=opening.usual_closing(groups)))
+    closing = opening.usual_closing(groups)
+    return list(retokenise_answers(opened, learner.codec, joined=joined, closing=closing))
 
 
 def _explain_difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
     """Why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not those
     that its tokenizer makes of the text, which is no fault of the carrying."""
-    own = answer.content
-    theirs = carried.tokens[: carried.ends.size]
-    end = answer.tokens[answer.content.size :]
-    closing = carried.tokens[carried.ends.size :]
+    own = answer.content  # (T,)
+    theirs = carried.tokens[: carried.ends.size]  # (T',)
+    end = answer.tokens[own.size :]  # (E,)
+    closing = carried.tokens[carried.ends.size :]  # (E',)
     if not np.array_equal(own, theirs):
         same = _common_end(own, theirs)
         if max(own.size, theirs.size) - same > _OPENING_TOKENS:
             return None
         own_first = _show_tokens(learner, own[:1])
-        return f"it begins them with {own_first}, a carried one begins with {_show_tokens(learner, theirs[:1])}"
+        their_first = _show_tokens(learner, theirs[:1])
+        return f"it begins them with {own_first}, a carried one begins with {their_first}"
     if not np.array_equal(end, closing):
-        return (
-            f"it ends them with {_show_tokens(learner, end)}, a carried one ends with {_show_tokens(learner, closing)}"
-        )
+        own_end = _show_tokens(learner, end)
+        their_end = _show_tokens(learner, closing)
+        return f"it ends them with {own_end}, a carried one ends with {their_end}"
     return ""
 
 
 def _common_end(a: Int32[np.ndarray, "A"], b: Int32[np.ndarray, "B"]) -> int:
-    """Equal tokens at the end of both."""
+    """Count the equal tokens at the end of both."""
     size = min(a.size, b.size)
     if not size:
         return 0
-    unequal = np.flatnonzero(a[::-1][:size] != b[::-1][:size])
+    end_of_a = a[::-1][:size]  # (S,) from the last token on
+    end_of_b = b[::-1][:size]  # (S,)
+    unequal = np.flatnonzero(end_of_a != end_of_b)
     return int(unequal[0]) if unequal.size else size
 
 
 def _show_tokens(learner: Learner, ids: Int32[np.ndarray, "T"]) -> str:
-    return "".join(map(str, learner.engine.tokenizer.convert_ids_to_tokens(ids.tolist()))) or "nothing"
+    """Return the tokens as the tokenizer writes them, one behind another."""
+    tokens = learner.engine.tokenizer.convert_ids_to_tokens(ids.tolist())
+    return "".join(map(str, tokens)) or "nothing"

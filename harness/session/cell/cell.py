@@ -19,7 +19,7 @@ from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.answers import Answer, Group, Prompt
-from harness.experience.records import AnswerRecord
+from harness.experience.records import AnswerRecord, Record
 from harness.learning import registry
 from harness.learning.regime import Context, Measured, Need
 from harness.learning.terms import Objective, Term, TermAnswer, with_step_weights
@@ -74,20 +74,15 @@ def run_cell(
     layout: Mapping[str, Mapping[str, Any]] = {},
     attempt: int = 1,
 ) -> float:
-    """From its newest checkpoint; returns CPU-seconds. layout: a plan's engine options, by policy, which the suite's override.
-    Raises CellError, DiskFullError, Interrupted."""
+    """Train and evaluate a cell, from its newest checkpoint; return its CPU-seconds. layout: a plan's engine options, by policy,
+    which the suite's override. Raises CellError, DiskFullError, Interrupted."""
     dates = frozen_dates(folder, cell.group.policies)
     manifest = structs.replace(manifest_of(cell), pool=pool_entry(cell.training))
     mark_state(folder, manifest, "running", attempts=attempt)
     journal = Journal(folder)
-    folders = dict[str, Path]()
-    options = dict[str, dict[str, Any]]()
-    for p in cell.group.policies:
-        folders[p.name] = base_folder(p, cell.seed, options=cell.engine_options if cell.engine == "embedded" else {})
-        chosen = {**layout.get(p.name, {}), **cell.engine_options}
-        options[p.name] = with_length(cell.engine, chosen, p, folders[p.name], cell.evaluation, cell)
+    folders, options = _prepare_policies(cell, layout)
 
-    def opened(policy: Policy) -> Learner:
+    def open_learner(policy: Policy) -> Learner:
         policy = with_template_date(policy, dates[policy.name])
         with announce_phase(f"opening {policy.name}"):
             engine = engines.open(policy, folders[policy.name])
@@ -96,7 +91,7 @@ def run_cell(
         clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
         return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
-    def evaluated(learner: Learner) -> list[SampleRow]:
+    def evaluate_learner(learner: Learner) -> list[SampleRow]:
         stop_if_asked()
         with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
             steps = cell.training.steps
@@ -105,22 +100,23 @@ def run_cell(
 
     are_one = cell.sharing.ends == "one_action"
     with open_backend(cell.engine, options, cell.training.temperature, ends_are_one=are_one) as engines:
-        learners = engines.each(opened, cell.group.policies)
-        computed = {m.name: getattr(m.engine, "precision", "") for m in learners}
+        learners = engines.each(open_learner, cell.group.policies)
         try:
             stored = read_journal(folder)
-            manifest = with_starts(manifest, {m.name: m.base for m in learners}, computed)
-            manifest = with_dates(manifest, {m.name: template_date(m.policy, m.engine.tokenizer) for m in learners})
+            manifest = _note_starts(manifest, learners)
             if resume_point.has_begun(folder) or "samples" in stored.tables:
                 manifest = _as_it_began(manifest, folder)
             mark_state(folder, manifest, "running", attempts=attempt)
             # With all samples, it was interrupted while tidying weights.
             if stored.problems or "samples" not in stored.tables:
-                trained = judge_of(cell.training.task, verifier)
-                Run(cell, folder, engines, learners, journal, verifier, trained, attempt, observe, stopped).to_the_end()
+                judge = judge_of(cell.training.task, verifier)
+                run = Run(cell, folder, engines, learners, journal, verifier, judge, attempt, observe, stopped)
+                run.to_the_end()
                 check_trained(folder)
-                for learner, rows in zip(learners, engines.each(evaluated, learners), strict=True):
-                    journal.append([*rows, *cost_rows(attempt, learner.name, learner.clock, rows)])
+                evaluated = engines.each(evaluate_learner, learners)
+                for learner, rows in zip(learners, evaluated, strict=True):
+                    costs = cost_rows(attempt, learner.name, learner.clock, rows)
+                    journal.append([*rows, *costs])
                 journal.commit(cell.training.steps + 1)
         except Exception:
             for learner in learners:  # costs and rows up to there
@@ -132,6 +128,30 @@ def run_cell(
     resume_point.settle_checkpoint(folder, cell.keep)
     mark_state(folder, manifest, "done", attempts=attempt)
     return sum(learner.clock.cpu_seconds_total for learner in learners)
+
+
+def _prepare_policies(
+    cell: Cell, layout: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Path], dict[str, dict[str, Any]]]:
+    """Find or make each policy's base weights; return their folders and the engine's options, both by policy. A plan's options
+    give way to the suite's own."""
+    folders: dict[str, Path] = {}
+    options: dict[str, dict[str, Any]] = {}
+    of_start = cell.engine_options if cell.engine == "embedded" else {}  # base weights are made by the embedded engine
+    for policy in cell.group.policies:
+        name = policy.name
+        folders[name] = base_folder(policy, cell.seed, options=of_start)
+        chosen = {**layout.get(name, {}), **cell.engine_options}
+        options[name] = with_length(cell.engine, chosen, policy, folders[name], cell.evaluation, cell)
+    return folders, options
+
+
+def _note_starts(manifest: Manifest, learners: Sequence[Learner]) -> Manifest:
+    """The manifest with what the opened policies start from: weights, precision, the day that a chat template writes."""
+    bases = {learner.name: learner.base for learner in learners}
+    precision = {learner.name: getattr(learner.engine, "precision", "") for learner in learners}
+    dates = {learner.name: template_date(learner.policy, learner.engine.tokenizer) for learner in learners}
+    return with_dates(with_starts(manifest, bases, precision), dates)
 
 
 def _as_it_began(manifest: Manifest, folder: Path) -> Manifest:
@@ -152,6 +172,16 @@ def read_behind_leads(term: Term, received: Received) -> Term:
         lead = received.leads.get(answer.origin, ()) if answer.origin is not None else ()
         answers.append(answer.read_behind(lead) if lead else answer)
     return replace(term, answers=tuple(answers))
+
+
+def _empty_groups_of_late_answers(
+    learner: Learner, step: int, earlier: Sequence[Prompt], received: Received
+) -> list[Group]:
+    """Groups without own answers for the earlier prompts on which a peer's record came: a regime then finds them as it finds the
+    step's own."""
+    heard_of = {record.prompt_id for record, _ in received.admitted}
+    version = learner.engine.version
+    return [Group(prompt, learner.name, version, step, ()) for prompt in earlier if prompt.id in heard_of]
 
 
 def is_due(every: int, step: int, last: int = -1) -> bool:
@@ -200,12 +230,13 @@ class Run:
             self.journal.rewind(steps)
             self.observe(steps, steps, "")
             return
-        if cell.training.kl or cell.training.measure_every or "strong" in cell.sharing.direction or self._started:
+        training = cell.training
+        if training.kl or training.measure_every or "strong" in cell.sharing.direction or self._started:
             with announce_phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
-        with announce_phase("training", steps) as training:
-            self._train_steps(training)
+        with announce_phase("training", steps) as phase:
+            self._train_steps(phase)
             self._append_costs()
         resume_point.finish_checkpoint(folder, steps)
 
@@ -224,15 +255,7 @@ class Run:
             if cell.evaluation.curve_every:
                 self._measure_curve(0)
         else:
-            state = resume_point.restore_resume_point(saved[1], cell.key, self.learners)
-            self.exchange.restore(state.exchange)
-            self.best = state.best
-            self._answers = state.answers
-            self._invalid = state.invalid
-            if cell.keep == "best" and not self.best:
-                words = "keep: best counts from step %d on: until then this cell had another `keep`"
-                log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
-            resume_point.keep_best(self.folder, self.best)
+            self._take_up(saved[1], done)
         training.count(done)
         self.observe(done, steps, "")
         while done < steps:
@@ -247,8 +270,8 @@ class Run:
                 self._save_checkpoint(done)
             elif done % COMMIT_EVERY == 0:
                 self.journal.commit(done)
-            last = learnt[-len(self.learners) :]
-            words = "  ".join(f"{one.row.policy} {one.row.reward_mean:.2f}" for one in last)
+            last_rows = [one.row for one in learnt[-len(self.learners) :]]
+            words = "  ".join(f"{row.policy} {row.reward_mean:.2f}" for row in last_rows)
             training.count(done)
             log.info("step %d/%d  %s", done, steps, words)
             self.observe(done, steps, words)
@@ -258,9 +281,23 @@ class Run:
             self._save_checkpoint(0)
         self.exchange.close()
 
+    def _take_up(self, point: Path, done: int) -> None:
+        """Restore what a resume point holds. done: the steps finished there."""
+        cell = self.cell
+        state = resume_point.restore_resume_point(point, cell.key, self.learners)
+        self.exchange.restore(state.exchange)
+        self.best = state.best
+        self._answers = state.answers
+        self._invalid = state.invalid
+        if cell.keep == "best" and not self.best:
+            words = "keep: best counts from step %d on: until then this cell had another `keep`"
+            log.warning(words, done, extra={"topic": f"{cell.group.name}/keep"})
+        resume_point.keep_best(self.folder, self.best)
+
     def _measure_prices(self) -> None:
-        """Of own answers carried as a peer's, into the manifest; who pays is named."""
-        if not any(issubclass(kind, AnswerRecord) for m in self.learners for kind in m.regime.shares):
+        """Measure the price of own answers carried as a peer's, for the manifest; who pays is named."""
+        shared = frozenset[type[Record]]().union(*(learner.regime.shares for learner in self.learners))
+        if not any(issubclass(kind, AnswerRecord) for kind in shared):
             return
         if not any(self.exchange.exchange.authors(m.name) for m in self.learners):
             return
@@ -409,7 +446,7 @@ class Run:
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
     def _earlier_prompts(self, step: int, learner: Learner) -> list[Prompt]:
-        """The prompts of earlier steps on which stale answers may still arrive; of older ones the questions are forgotten."""
+        """Return the prompts of earlier steps on which stale answers may still arrive; older questions are forgotten."""
         for old in list(self._drawn):
             if old < step - 2 * self.exchange.memory:
                 self._drawn.pop(old, None)
@@ -448,9 +485,7 @@ class Run:
         received = self._make_receiver().collect(learner, step, prompts, earlier, behind, own)
         context = self._make_context(learner, step)
         with learner.clock.phase("exchange"):
-            heard_of = {record.prompt_id for record, _ in received.admitted}
-            version = learner.engine.version
-            late = [Group(prompt, learner.name, version, step, ()) for prompt in earlier if prompt.id in heard_of]
+            late = _empty_groups_of_late_answers(learner, step, earlier, received)
             hints = regime.hints([*own, *late], received.inbox, context) if regime.hint_tokens else []
         again = second_round(learner, self.cell, step, own, hints, self.judge)
         self._count_invalid(again)
@@ -536,7 +571,8 @@ class Run:
         return to_updated, to_base
 
     def _measure_curve(self, step: int) -> None:
-        probes = self.engines.each(lambda m: self._probe_policy(m, m.engine, f"curve at step {step}"), self.learners)
+        why = f"curve at step {step}"
+        probes = self.engines.each(lambda m: self._probe_policy(m, m.engine, why), self.learners)
         for learner, probed in zip(self.learners, probes, strict=True):
             accuracy, answers = probed[""]
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
@@ -551,26 +587,39 @@ class Run:
         of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
         seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
         with announce_phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
-            samples = engine.sample(prompts, seeds, Sampling(1.0, self.cell.training.max_new_tokens))
-            flat = [s for group in samples for s in group]
+            sampling = Sampling(1.0, self.cell.training.max_new_tokens)
+            samples = [row[0] for row in engine.sample(prompts, seeds, sampling)]  # one to each prompt
             strings = stop_strings(self.cell, learner.policy)
             if strings:
-                flat = [truncate_at_stop(learner.codec, s, strings)[0] for s in flat]
+                samples = [truncate_at_stop(learner.codec, sample, strings)[0] for sample in samples]
             judge = judge_of(curve_task(self.cell), self.verifier)
-            said = verdicts_of_answers(judge, prompts, [s.text for s in flat], [s.finished for s in flat])
-        rewards: dict[str, list[float]] = {name: [] for name in ("", *(p.task for p in prompts))}
+            texts = [sample.text for sample in samples]
+            finished = [sample.finished for sample in samples]
+            said = verdicts_of_answers(judge, prompts, texts, finished)
+        rewards: dict[str, list[float]] = {"": []}
         for prompt, verdict in zip(prompts, said, strict=True):
-            for name in {"", prompt.task} if verdict.valid else ():
-                rewards[name].append(verdict.reward)
-        return {name: (float(np.mean(own)) if own else step_rows.NAN, len(own)) for name, own in rewards.items()}
+            of_task = rewards.setdefault(prompt.task, [])
+            if not verdict.valid:
+                continue
+            rewards[""].append(verdict.reward)
+            if prompt.task:
+                of_task.append(verdict.reward)
+        probed: dict[str, tuple[float, int]] = {}
+        for name, own in rewards.items():
+            accuracy = float(np.mean(own)) if own else step_rows.NAN
+            probed[name] = accuracy, len(own)
+        return probed
 
     def _measure_strengths(self) -> dict[str, float]:
+        """Measure the accuracy of each policy's start, by which the suite's direction tells strong from weak."""
         probes = self.engines.each(
             lambda m: self._probe_policy(m, self.references[m.name], "who is strong"), self.learners
         )
         return {m.name: probed[""][0] for m, probed in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:
+        """Count the cell's verdicts. Raises VerificationError where more are invalid than the suite allows; a single one never is
+        too many, unless it allows none."""
         answers = sum(len(g.answers) for g in groups)
         valid = sum(len(g.valid) for g in groups)
         with self._counting:  # policies' threads count here
@@ -578,10 +627,12 @@ class Run:
             self._invalid += answers - valid
         limit = self.cell.training.max_invalid
         if self._invalid > max(float(limit > 0), limit * self._answers):
-            reasons = sorted({a.verdict.reason for g in groups for a in g.answers if not a.verdict.valid})
+            verdicts = [answer.verdict for group in groups for answer in group.answers]
+            reasons = sorted({verdict.reason for verdict in verdicts if not verdict.valid})
+            last = f", the last ones by {', '.join(reasons)}" if reasons else ""
             raise VerificationError(
-                f"{self._invalid} of {self._answers} verdicts are invalid, more than {limit:.1%} (training.max_invalid)"
-                + f", the last ones by {', '.join(reasons)}" * bool(reasons)
+                f"{self._invalid} of {self._answers} verdicts are invalid, more than {limit:.1%} "
+                f"(training.max_invalid){last}"
             )
 
     def _save_checkpoint(self, step: int) -> None:

@@ -22,7 +22,7 @@ from harness.session.cell.manifests import label_of
 from harness.store.manifest import read_manifests, read_suite, suite_files
 from harness.store.rows import ExchangeRow
 from harness.suite.cells import Cell
-from harness.suite.schema import Replay
+from harness.suite.schema import Edge, Replay
 from harness.suite.seeds import derive_seed
 from harness.tokenization.retokenise import noncanonical_shares
 
@@ -53,6 +53,15 @@ def _senders_of_bad_peers(cell: Cell, learners: Sequence[Learner], asks: bool) -
     return senders
 
 
+def _kinds_that_arrive(shares: frozenset[type[Record]], learners: Sequence[Learner]) -> frozenset[type[Record]]:
+    """Return the kinds of records that learners collect: what regimes share, and in place of drafts the scores that come back."""
+    kinds = shares - {Draft}
+    if Draft in shares:
+        started = any(Need.START_SCORES in learner.regime.needs for learner in learners)
+        kinds |= {ChangedScores if started else Scores}
+    return kinds
+
+
 class CellExchange:
     """The way between a cell's policies: live peers, bad peers and recordings, with the lines for drafts where a regime asks."""
 
@@ -67,38 +76,34 @@ class CellExchange:
     ) -> None:
         """done: steps already in the recording. lockstep: all publish before the first collects."""
         sharing = cell.sharing
+        training = cell.training
         replay = cell.variant.replay
-        self._source = _replay_source(replay, cell, folder) if replay else None
-        self._share = Schedule(*(replay.share if replay else (1.0, 1.0)))
-        self._steps = cell.training.steps
-        self._seed = cell.seed
         names = [learner.name for learner in learners]
+        self._names = names
+        self._steps = training.steps
+        self._seed = cell.seed
+        self._source = _replay_source(replay, cell, folder) if replay else None
+        share = replay.share if replay else (1.0, 1.0)
+        self._share = Schedule(*share)
         # The recording stands for the live peers, which then send nothing.
         self._stored = replay is not None and replay.peers == "all"
         authors = self._source.authors if self._source else ()
         self._replayed = [author for author in authors if self._stored or author not in names]
         if self._source and not self._replayed:
-            heard = ", ".join(self._source.authors) or "nobody"
+            heard = ", ".join(authors) or "nobody"
             raise CellError(
                 f"the recording is of {heard}; it serves only authors that the group {cell.group.name} lacks"
             )
-        shares = frozenset[type[Record]]().union(*(learner.regime.shares for learner in learners))
-        kinds = shares - {Draft}
-        if Draft in shares:  # what is sent back
-            started = any(Need.START_SCORES in learner.regime.needs for learner in learners)
-            kinds |= {ChangedScores if started else Scores}
-        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if sharing.record and shares else None
-        self._senders = _senders_of_bad_peers(cell, learners, asks=Draft in shares)
-        joined = [] if self._stored else [*sharing.among(names, strengths)]
-        joined += [(author, reader) for author in self._replayed for reader in names if author != reader]
-        rollouts = max(learner.rollouts for learner in learners)
-        if self._source:  # another run's authors may have more
-            rollouts = max(rollouts, self._source.most // cell.training.prompts)
-        absent = [author for author in self._replayed if author not in names]
+        kinds = frozenset[type[Record]]().union(*(learner.regime.shares for learner in learners))
+        has_drafts = Draft in kinds
+        self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if sharing.record and kinds else None
+        self._senders = _senders_of_bad_peers(cell, learners, asks=has_drafts)
         open_steps = sharing.max_staleness + 1
-        quotas = Quotas.fitting(cell.training.prompts, rollouts, cell.training.max_new_tokens, open_steps)
+        rollouts = self._most_rollouts(cell, learners)
+        quotas = Quotas.fitting(training.prompts, rollouts, training.max_new_tokens, open_steps)
         # In lockstep everything has been sent before the first learner collects: to wait would only lose time.
         has_deadline = sharing.defences.deadline or lockstep
+        absent = [author for author in self._replayed if author not in names]
         line = partial(
             Exchange,
             [*names, *absent],
@@ -107,26 +112,45 @@ class CellExchange:
             defences=sharing.defences.model_copy(update={"deadline": has_deadline}),
             deadline=0.0 if lockstep else sharing.deadline_seconds,
         )
+        joined = self._join_policies(cell, strengths)
+        edges = joined if kinds else []
         record = self._writer.record if self._writer else None
-        self.exchange = line(joined if shares else (), kinds=kinds, record=record)
+        self.exchange = line(edges, kinds=_kinds_that_arrive(kinds, learners), record=record)
         self.asks: Exchange | None = None
-        if Draft in shares:  # who listens to a peer asks it
+        if has_drafts:  # who listens to a peer asks it
             asked = [(reader, author) for author, reader in self.exchange.edges]
             self.asks = line(asked, kinds=frozenset({Draft}))
-        self._names = names
         # Steps back from which answers may still arrive
         self.memory = sharing.max_staleness
         if not sharing.defences.staleness:
             self.memory = max(sharing.max_staleness, _MEMORY_WITHOUT_LIMIT)
 
+    def _join_policies(self, cell: Cell, strengths: Callable[[], Mapping[str, float]]) -> list[Edge]:
+        """Return who sends to whom: live peers as the suite says, and each replayed author to all but itself."""
+        edges: list[Edge] = []
+        if not self._stored:
+            edges += cell.sharing.among(self._names, strengths)
+        for author in self._replayed:
+            edges += [(author, reader) for reader in self._names if author != reader]
+        return edges
+
+    def _most_rollouts(self, cell: Cell, learners: Sequence[Learner]) -> int:
+        """Return the most answers that an author has to a prompt: another run's authors may have more than the learners."""
+        rollouts = max(learner.rollouts for learner in learners)
+        if self._source:
+            rollouts = max(rollouts, self._source.most // cell.training.prompts)
+        return rollouts
+
     def begin(self, step: int) -> None:
+        """Send what the recording has of this step, at the share that the schedule gives it."""
         if self._source is not None:
-            self._source.serve(self.exchange, step, self._replayed, self._share.at(step, self._steps), self._seed)
+            share = self._share.at(step, self._steps)
+            self._source.serve(self.exchange, step, self._replayed, share, self._seed)
 
     def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
         """What the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
         canonical (THL)."""
-        lines = [self.exchange, *([self.asks] if self.asks else [])]
+        lines = [line for line in (self.exchange, self.asks) if line is not None]
         if self._stored or not any(line.receivers(learner.name) for line in lines):
             return []
         sender = self._senders.get(learner.name)
@@ -137,12 +161,17 @@ class CellExchange:
             return _with_canonical(records, learner) if measure else records
 
     def publish(self, learner: Learner, records: Sequence[Record], step: int, drafts: bool = False) -> None:
-        line, name = (self.asks, learner.name + ASKS) if drafts else (self.exchange, learner.name)
+        """Send a learner's records of the step. drafts: those alone, on their own line; else all the others."""
+        line: Exchange | None = self.exchange
+        name = learner.name
+        if drafts:
+            line = self.asks
+            name += ASKS
         if self._stored or line is None or not line.receivers(learner.name):
             return
         sender = self._senders.get(name)
         with learner.clock.phase("exchange"):
-            sent = [r for r in records if isinstance(r, Draft) == drafts]
+            sent = [record for record in records if isinstance(record, Draft) == drafts]
             if sender is not None:
                 sent = sender.scored(step, sent)
             line.publish(learner.name, step, sent, sender)
@@ -159,8 +188,9 @@ class CellExchange:
         """The recording is brought to the disk first."""
         if self._writer is not None:
             self._writer.flush()
-        senders = {name: s.state() for name, s in self._senders.items()}
-        return ExchangeState(self.exchange.state(), senders, self.asks.state() if self.asks else b"")
+        senders = {name: sender.state() for name, sender in self._senders.items()}
+        asks = self.asks.state() if self.asks else b""
+        return ExchangeState(self.exchange.state(), senders, asks)
 
     def restore(self, state: ExchangeState) -> None:
         """Raises CheckpointError."""
@@ -176,16 +206,24 @@ class CellExchange:
 
 
 def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]:
-    rollouts = [r for r in records if isinstance(r, Rollout)]
-    answers = [np.array(r.tokens, dtype=np.int32) for r in rollouts]
+    """The records, rollouts with the share of their tokens that encoding the text would not make."""
+    answers = [np.array(record.tokens, dtype=np.int32) for record in records if isinstance(record, Rollout)]
     shares = iter(noncanonical_shares(learner.codec, answers))
-    return [msgspec.structs.replace(r, noncanonical=next(shares)) if isinstance(r, Rollout) else r for r in records]
+    measured: list[Record] = []
+    for record in records:
+        if isinstance(record, Rollout):
+            record = msgspec.structs.replace(record, noncanonical=next(shares))
+        measured.append(record)
+    return measured
 
 
 def _replay_source(replay: Replay, cell: Cell, folder: Path) -> ReplaySource:
+    """Find the finished cell whose recording a cell replays. Raises CellError where there is none, or where it is damaged."""
     recorded = folder.parent.parent / replay.suite
     wanted = f"{cell.group.name}/{replay.regime}/{cell.seed}"
-    current = [recorded / key for file in suite_files(recorded) for key in read_suite(recorded, file).cells]
+    current: list[Path] = []
+    for file in suite_files(recorded):
+        current += [recorded / key for key in read_suite(recorded, file).cells]
     for place, manifest in read_manifests(current):
         if label_of(manifest) == wanted and manifest.state == "done" and (place / RECORDING).exists():
             try:

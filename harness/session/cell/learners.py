@@ -122,14 +122,15 @@ class Learner:
         return 1
 
     def pieces(self, groups: Sequence[Group]) -> Pieces:
-        """Bytes of each token, without the final EOS."""
+        """Return what tells an answer's bytes by token, without the final EOS. It knows the answers of these groups."""
         table: dict[Answer, list[int]] = {}
 
         def of(answer: Answer) -> list[int]:
             if not table:
-                answers = [a for g in groups for a in g.answers if a.text]
-                read = self.codec.read([a.content for a in answers])
-                table.update({a: r.pieces.tolist() for a, r in zip(answers, read, strict=True)})
+                answers = [answer for group in groups for answer in group.answers if answer.text]
+                read = self.codec.read([answer.content for answer in answers])  # once for all, at the first question
+                for known, decoded in zip(answers, read, strict=True):
+                    table[known] = decoded.pieces.tolist()
             return table[answer]
 
         return of
@@ -149,7 +150,7 @@ def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
 def verdicts_of_answers(
     judge: Judge, prompts: Sequence[Prompt], texts: Sequence[str], finished: Sequence[bool]
 ) -> list[Verdict]:
-    """A truncated answer is always wrong."""
+    """Have answers judged, in order. A truncated answer is always wrong, and is not read."""
     asked = [(prompt, text) for prompt, text, done in zip(prompts, texts, finished, strict=True) if done]
     said = iter(judge.verify(asked))
     return [next(said) if done else TRUNCATED for done in finished]
@@ -158,48 +159,65 @@ def verdicts_of_answers(
 def second_round(
     learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], judge: Judge
 ) -> list[Group]:
-    """The hinted questions, sampled as often as before. A hint ends before what gives away the gold or the peer's answer, or
-    reads as a control token; nothing left, no question."""
+    """Sample and judge the hinted questions, as often as before. A hint ends before what gives away the gold or the peer's answer,
+    or reads as a control token; where nothing is left, the question is not asked."""
     if not hints:
         return []
-    asked = {g.prompt.id: g.prompt for g in own}
+    asked = {group.prompt.id: group.prompt for group in own}
     control = [token for token in learner.engine.tokenizer.get_added_vocab() if token.strip()]
     prompts: dict[str, Prompt] = {}
     with learner.clock.phase("verify"):
-        for hint in (h for h in hints if h.prompt_id in asked):
-            prompt = asked[hint.prompt_id]
-            answer = hint.answer
-            scorer = scorer_for(cell.training.task, prompt)
-
-            def right(texts: Sequence[str], of: Prompt = prompt) -> list[bool]:
-                return [
-                    v.value != "wrong"
-                    for v in verdicts_of_answers(judge, [of] * len(texts), texts, [True] * len(texts))
-                ]
-
-            text = answer.text[: min((at for t in control if (at := answer.text.find(t)) >= 0), default=None)]
-            secrets = prompt.gold, beginning_of(answer.verdict.extracted)
-            whole = without_answer(text, secrets, scorer.perfect, right)
-            read = learner.codec.try_encode([whole])[0]
-            if isinstance(read, TokenizationError):  # nothing readable was left
+        for hint in hints:
+            prompt = asked.get(hint.prompt_id)
+            if prompt is None:
                 continue
-            text = whole.encode()[: read.ends[: learner.regime.hint_tokens][-1]].decode(errors="ignore")
-            if text != whole:  # 924 may have become 92
-                safe = without_answer(text, secrets, scorer.perfect, right)
-                text = text if safe == text.strip() else safe
+            text = _text_of_hint(learner, cell, hint, prompt, control, judge)
             if not text:
                 continue
             asking = hint.template.format(question=prompt.text, hint=text)
-            origin = AnswerId(answer.author, prompt.id, answer.index)
+            origin = AnswerId(hint.answer.author, prompt.id, hint.answer.index)
             hinted = replace(prompt, id=f"{prompt.id}/hinted", text=asking, hint=origin)
             prompts.setdefault(prompt.id, hinted)
-    return roll_out(learner, cell, step, list(prompts.values()), judge) if prompts else []
+    if not prompts:
+        return []
+    return roll_out(learner, cell, step, list(prompts.values()), judge)
+
+
+def _text_of_hint(
+    learner: Learner, cell: Cell, hint: Hint, prompt: Prompt, control: Sequence[str], judge: Judge
+) -> str:
+    """Return as much of a peer's answer as the learner may read, by `Regime.hint_tokens` of its own tokens; may be empty.
+
+    control: texts of the learner's added tokens, which no hint may write."""
+    answer = hint.answer
+    scorer = scorer_for(cell.training.task, prompt)
+
+    def gives_away(texts: Sequence[str]) -> list[bool]:
+        finished = [True] * len(texts)
+        verdicts = verdicts_of_answers(judge, [prompt] * len(texts), texts, finished)
+        return [verdict.value != "wrong" for verdict in verdicts]
+
+    found_at = [answer.text.find(token) for token in control]
+    first_control = min((place for place in found_at if place >= 0), default=None)
+    secrets = prompt.gold, beginning_of(answer.verdict.extracted)
+    whole = without_answer(answer.text[:first_control], secrets, scorer.perfect, gives_away)
+    read = learner.codec.try_encode([whole])[0]
+    if isinstance(read, TokenizationError):  # nothing readable was left
+        return ""
+    ends = read.ends[: learner.regime.hint_tokens]  # (T,) in bytes
+    text = whole.encode()[: ends[-1]].decode(errors="ignore")
+    if text == whole:
+        return text
+    # The cut may have made an answer of another one: 924 may have become 92
+    safe = without_answer(text, secrets, scorer.perfect, gives_away)
+    return text if safe == text.strip() else safe
 
 
 def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt], judge: Judge) -> list[Group]:
-    """Seeds derive from (seed, stream, group, policy, step, prompt, sample)."""
+    """Sample a group of answers to each prompt and judge them. Seeds derive from (seed, stream, group, policy, step, prompt,
+    sample), so that an answer depends on these and the weights alone."""
     own = cell.seed, cell.variant.sampling_stream, cell.group.name, learner.name, step
-    seeds = np.stack([derive_many(learner.rollouts, *own, p.id) for p in prompts])
+    seeds = np.stack([derive_many(learner.rollouts, *own, prompt.id) for prompt in prompts])  # (P, G)
     version = learner.engine.version
     with learner.clock.phase("generate"):
         sampling = Sampling(cell.training.temperature, cell.training.max_new_tokens)
@@ -210,9 +228,15 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
         with learner.clock.phase("score"):
             answers = truncated_answers(learner.codec, learner.engine, prompts, sampled, strings)
     with learner.clock.phase("verify"):
-        asked = [prompt for prompt, row in zip(prompts, answers, strict=True) for _ in row]
-        flat = [sample for row in answers for sample, _ in row]
-        said = iter(verdicts_of_answers(judge, asked, [s.text for s in flat], [s.finished for s in flat]))
+        asked: list[Prompt] = []
+        texts: list[str] = []
+        finished: list[bool] = []
+        for prompt, row in zip(prompts, answers, strict=True):
+            for sample, _ in row:
+                asked.append(prompt)
+                texts.append(sample.text)
+                finished.append(sample.finished)
+        said = iter(verdicts_of_answers(judge, asked, texts, finished))
     groups = []
     for prompt, row in zip(prompts, answers, strict=True):
         own_answers = [_judged_answer(learner, sample, closed, next(said)) for sample, closed in row]

@@ -102,6 +102,7 @@ def variant_options(variant: Variant) -> dict[str, Any]:
 
 
 def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
+    """The manifest of work that has not begun."""
     policies = work.group.policies if isinstance(work, Cell) else [work.policy]
     entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
     if isinstance(work, BaseCheckpoint):
@@ -143,15 +144,12 @@ def label_of(manifest: Manifest) -> str:
 def with_starts(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
     """With the hub commits that were loaded, the precision, and the digest of the weights that each policy starts from. Raises
     DataError."""
-    entries = (
-        msgspec.structs.replace(
-            e,
-            revision=loaded_commit(bases[e.name]) or e.revision,
-            precision=precision[e.name],
-            start=weights_digest(bases[e.name]),
-        )
-        for e in manifest.policies
-    )
+    entries = []
+    for entry in manifest.policies:
+        folder = bases[entry.name]
+        revision = loaded_commit(folder) or entry.revision
+        start = weights_digest(folder)
+        entries.append(msgspec.structs.replace(entry, revision=revision, precision=precision[entry.name], start=start))
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
 
@@ -180,19 +178,24 @@ def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
 def suite_file(
     suite: Suite, cells: Sequence[Cell], bases: Sequence[BaseCheckpoint] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
+    variants = []
+    for variant in suite.regimes:
+        options = variant_options(variant)
+        entry = VariantEntry(name=variant.name, regime_type=variant.regime, budget=variant.budget, options=options)
+        variants.append(entry)
+    group_names = [group.name for group in suite.groups]
+    cell_keys = [cell.key for cell in cells]
+    base_keys = [base.key for base in bases]
     return SuiteFile(
         name=suite.name,
         title=suite.title,
         baseline=suite.baseline,
         engine=suite.engine,
-        variants=tuple(
-            VariantEntry(name=v.name, regime_type=v.regime, budget=v.budget, options=variant_options(v))
-            for v in suite.regimes
-        ),
-        groups=tuple(g.name for g in suite.groups),
+        variants=tuple(variants),
+        groups=tuple(group_names),
         seeds=tuple(suite.seeds),
-        cells=tuple(c.key for c in cells),
-        bases=tuple(b.key for b in bases),
+        cells=tuple(cell_keys),
+        bases=tuple(base_keys),
         altered=tuple(altered),
         config=suite.model_dump(mode="json"),
         claims=_state_claims(suite),
@@ -228,18 +231,20 @@ def mark_state(
         carried = carried or before.carried
         dates = {entry.name: entry.date for entry in before.policies}
     commit, dirty = _current_commit()
+    versions = digest_of(dict(manifest.identity.versions))[:12]
+    environment = {name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ}
     provenance = Provenance(
-        code_version=f"{harness.__version__}+{digest_of(dict(manifest.identity.versions))[:12]}",
+        code_version=f"{harness.__version__}+{versions}",
         commit=commit,
         dirty=dirty,
         packages=package_versions(),
         machine=_describe_machine() | _thread_settings(),
-        environment={name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ},
+        environment=environment,
         python=platform.python_version(),
         started=started,
         finished=now if state in {"done", "failed"} else "",
     )
-    entries = (msgspec.structs.replace(e, date=e.date or dates.get(e.name, "")) for e in manifest.policies)
+    entries = [msgspec.structs.replace(e, date=e.date or dates.get(e.name, "")) for e in manifest.policies]
     marked = msgspec.structs.replace(
         manifest,
         policies=tuple(entries),
@@ -275,14 +280,16 @@ def _current_commit() -> tuple[str, bool]:
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
+        command = ["git", "-C", str(folder), *args]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
 
     try:
         if Path(git("rev-parse", "--show-toplevel")) != folder:
             return "", False
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
+        commit = git("rev-parse", "HEAD")
+        changes = git("status", "--porcelain", "--untracked-files=no")
+        return commit, bool(changes)
     except (OSError, subprocess.SubprocessError):
         return "", False
 
@@ -298,20 +305,27 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def _describe_machine() -> dict[str, str]:
-    return {
+    """Facts of this machine on which digits or seconds may depend, once a process."""
+    gibibytes = psutil.virtual_memory().total / 2**30
+    facts = {
         "system": f"{platform.system()} {platform.release()}",
         "processor": describe_processor(),
         "cores": str(count_cores()),
-        "memory_gib": f"{psutil.virtual_memory().total / 2**30:.0f}",
-        **({"gpu": ", ".join(kinds)} if (kinds := sorted({card.kind for card in list_visible_gpus()})) else {}),
+        "memory_gib": f"{gibibytes:.0f}",
     }
+    kinds = sorted({card.kind for card in list_visible_gpus()})
+    if kinds:
+        facts["gpu"] = ", ".join(kinds)
+    return facts
 
 
 def _thread_settings() -> dict[str, str]:
+    """The threads of torch, where it is loaded and has several."""
     torch = sys.modules.get("torch")
-    if torch and (count := torch.get_num_threads()) > 1:
-        return {"threads": str(count)}
-    return {}
+    if torch is None:
+        return {}
+    count = torch.get_num_threads()
+    return {"threads": str(count)} if count > 1 else {}
 
 
 def describe_processor() -> str:
@@ -320,8 +334,12 @@ def describe_processor() -> str:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:
         return platform.machine()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    facts = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        facts[name.strip()] = value.strip()
     model = facts.get("model name") or facts.get("CPU part") or platform.machine()
-    sets = sorted(f for f in (facts.get("flags") or facts.get("Features") or "").split() if f.startswith(_NUMERIC))
-    digest = hashlib.blake2b(" ".join(sets).encode(), digest_size=4).hexdigest()
+    flags = facts.get("flags") or facts.get("Features") or ""  # x86 and Arm name them differently
+    numeric = sorted(flag for flag in flags.split() if flag.startswith(_NUMERIC))
+    digest = hashlib.blake2b(" ".join(numeric).encode(), digest_size=4).hexdigest()
     return f"{platform.machine()}, {' '.join(model.split())}, {digest}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float32
 
 from harness.engines.protocol import TermReport, UpdateReport
 from harness.exchange.receiving import Received
@@ -42,20 +43,24 @@ def step_row(
     sampled = _count_answers(own)
     hinted = _count_answers(again)
     replaced = _count_answers(dropped)
-    rewards = np.concatenate([group.rewards for group in own]) if own else np.empty(0)
     failed = _all_wrong_prompts(own)
-    of_peers = [term for term in report.terms if term.source == "peer"]
-    mean, second = _ratio_moments(of_peers)
-    sent = len(received.admitted) + received.refused_count
-    refused = sum(not entry.accepted for _, entry in received.admitted) + received.refused_count
-    peer_messages = [record for record, _ in received.admitted if isinstance(record, AnswerRecord | Scores)]
-    used = sum(entry.used for _, entry in (*received.learnable, *received.scored))
+    asked_prompts = sum(bool(group.answers) for group in own)  # with `sampling: split` others answer the rest
+    mean_tokens = sampled.tokens / sampled.answers if sampled.answers else NAN
+    entropy = sampled.surprise / sampled.tokens if sampled.tokens else NAN
+    rollouts = sampled.answers + hinted.answers + replaced.answers
+    generated_tokens = sampled.tokens + hinted.tokens + replaced.tokens
+    peer_terms = [term for term in report.terms if term.source == "peer"]
+    mean_ratio, second_moment = _ratio_moments(peer_terms)
+    # Kish's effective size, as a share of the answers or tokens that have a ratio
+    effective_size = mean_ratio**2 / second_moment if second_moment > 0 else NAN
+    arrived = _count_arrivals(received)
+    drift = report.drift
     clock = learner.clock
     return StepRow(
         policy=learner.name,
         step=step,
         version=learner.engine.version,
-        reward_mean=float(rewards.mean()) if rewards.size else NAN,
+        reward_mean=_mean_reward(own),
         right=sampled.right,
         wrong=sampled.wrong,
         invalid=sampled.invalid,
@@ -63,8 +68,8 @@ def step_row(
         empty=sampled.empty,
         unboxed=sampled.unboxed,
         answers=sampled.answers,
-        answer_tokens_mean=sampled.tokens / sampled.answers if sampled.answers else NAN,
-        entropy=sampled.surprise / sampled.tokens if sampled.tokens else NAN,
+        answer_tokens_mean=mean_tokens,
+        entropy=entropy,
         loss=report.loss,
         gradient_norm=report.gradient_norm,
         updates=report.updates,
@@ -73,32 +78,68 @@ def step_row(
         own_peer_cosine=report.own_peer_cosine,
         kl_step=kl_step,
         kl_base=kl_base,
-        sampler_drift=report.drift.mean,
-        sampler_drift_p99=report.drift.p99,
-        sampler_drift_outside=report.drift.outside,
-        weight_second_moment=second,
-        effective_sample_size=mean**2 / second if second > 0 else NAN,
-        clipped_share=_clipped_share(of_peers),
-        refused_share=refused / sent if sent else NAN,
-        peer_received=len(peer_messages),
-        peer_used=used,
-        prompts=sum(bool(group.answers) for group in own),  # with `sampling: split` others answer the rest
+        sampler_drift=drift.mean,
+        sampler_drift_p99=drift.p99,
+        sampler_drift_outside=drift.outside,
+        weight_second_moment=second_moment,
+        effective_sample_size=effective_size,
+        clipped_share=_clipped_share(peer_terms),
+        refused_share=arrived.refused_share,
+        peer_received=arrived.messages,
+        peer_used=arrived.used,
+        prompts=asked_prompts,
         prompts_all_wrong=len(failed),
         prompts_rescued=count_rescued(own, others),
         hinted_prompts=len(again),
         hinted_answers=hinted.answers,
         hinted_right=hinted.right,
         peer_only_support_share=_peer_only(terms, report.terms, failed),
-        rollouts=sampled.answers + hinted.answers + replaced.answers,
-        generated_tokens=sampled.tokens + hinted.tokens + replaced.tokens,
+        rollouts=rollouts,
+        generated_tokens=generated_tokens,
         trained_tokens=report.trained_tokens,
-        exchanged_tokens=sum(answer.tokens.size for answer, _ in received.learnable),
-        exchanged_bytes=sum(entry.bytes for _, entry in received.admitted),
+        exchanged_tokens=arrived.tokens,
+        exchanged_bytes=arrived.bytes,
         generate_seconds=clock.cpu("generate"),
         verify_seconds=clock.cpu("verify"),
         exchange_seconds=clock.cpu("exchange"),
         score_seconds=clock.cpu("score"),
         train_seconds=clock.cpu("train"),
+    )
+
+
+def _mean_reward(own: Sequence[Group]) -> float:
+    """Return the mean reward of all valid answers; NaN where there is none."""
+    if not own:
+        return NAN
+    rewards = np.concatenate([group.rewards for group in own])  # (A,) of the valid answers
+    return float(rewards.mean()) if rewards.size else NAN
+
+
+class _Arrivals(NamedTuple):
+    """What reached a learner in a step. refused_share: of all that was sent to it, NaN where nothing was. messages: answers and
+    scores that were let in; used: those behind a gradient. tokens: of answers to learn from, in the learner's tokens. bytes: of
+    all records let in."""
+
+    refused_share: float
+    messages: int
+    used: int
+    tokens: int
+    bytes: int
+
+
+def _count_arrivals(received: Received) -> _Arrivals:
+    """Count what came from peers, with used entries marked before."""
+    entries = [entry for _, entry in received.admitted]
+    sent = len(entries) + received.refused_count
+    refused = sum(not entry.accepted for entry in entries) + received.refused_count
+    messages = [record for record, _ in received.admitted if isinstance(record, AnswerRecord | Scores)]
+    to_learn_from = (*received.learnable, *received.scored)
+    return _Arrivals(
+        refused_share=refused / sent if sent else NAN,
+        messages=len(messages),
+        used=sum(entry.used for _, entry in to_learn_from),
+        tokens=sum(answer.tokens.size for answer, _ in received.learnable),
+        bytes=sum(entry.bytes for entry in entries),
     )
 
 
@@ -119,32 +160,45 @@ class _CountedAnswers(NamedTuple):
 def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
     answers = [answer for group in groups for answer in group.answers]
     verdicts = [answer.verdict.value for answer in answers]
+    undecided = [answer for answer in answers if not answer.verdict.valid]
+    cut_off = [answer for answer in answers if not answer.finished]
+    texts = [answer.text for answer in answers]
+    # Summed in doubles, answer by answer: another order would change the last digits
+    logprobs = [answer.logprobs.sum(dtype=np.float64) for answer in answers]
     return _CountedAnswers(
         answers=len(answers),
         right=verdicts.count("right"),
         wrong=verdicts.count("wrong"),
-        invalid=sum(not answer.verdict.valid for answer in answers),
-        truncated=sum(not answer.finished for answer in answers),
-        empty=sum(is_empty(answer.text) for answer in answers),
-        unboxed=sum(is_unboxed(answer.text) for answer in answers),
+        invalid=len(undecided),
+        truncated=len(cut_off),
+        empty=sum(map(is_empty, texts)),
+        unboxed=sum(map(is_unboxed, texts)),
         tokens=sum(answer.tokens.size for answer in answers),
-        surprise=-float(sum(answer.logprobs.sum(dtype=np.float64) for answer in answers)),
+        surprise=-float(sum(logprobs)),
     )
 
 
 def task_rows(policy: str, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]]) -> list[TaskRow]:
     """In mixed training, a row for each task that the step asks the policy; else none."""
     rows = []
-    for task in dict.fromkeys(g.prompt.task for g in own if g.prompt.task and g.answers):
-        groups = [g for g in own if g.prompt.task == task]
+    asked_tasks = [group.prompt.task for group in own if group.prompt.task and group.answers]
+    for task in dict.fromkeys(asked_tasks):
+        groups = [group for group in own if group.prompt.task == task]
         counted = _count_answers(groups)
-        rows.append(
-            TaskRow(
-                policy=policy, step=step, task=task, prompts=sum(bool(g.answers) for g in groups), answers=counted.answers,
-                right=counted.right, wrong=counted.wrong, invalid=counted.invalid, truncated=counted.truncated,
-                prompts_all_wrong=len(_all_wrong_prompts(groups)), prompts_rescued=count_rescued(groups, others),
-            )
-        )  # fmt: skip
+        row = TaskRow(
+            policy=policy,
+            step=step,
+            task=task,
+            prompts=sum(bool(group.answers) for group in groups),
+            answers=counted.answers,
+            right=counted.right,
+            wrong=counted.wrong,
+            invalid=counted.invalid,
+            truncated=counted.truncated,
+            prompts_all_wrong=len(_all_wrong_prompts(groups)),
+            prompts_rescued=count_rescued(groups, others),
+        )
+        rows.append(row)
     return rows
 
 
@@ -211,37 +265,56 @@ def _entries_that_helped(received: Received, again: Sequence[Group]) -> dict[Ans
 
 
 def term_rows(policy: str, step: int, report: UpdateReport) -> list[TermRow]:
-    return [
-        TermRow(
-            policy=policy, step=step, name=t.name, source=t.source, answers=t.answers, active=t.active, tokens=t.tokens,
-            active_tokens=t.active_tokens, clipped_tokens=t.clipped_tokens, loss=t.loss, ratios=t.ratios,
-            ratio_mean=t.ratio_mean, ratio_second=t.ratio_second, gradient_norm=t.gradient_norm,
-        )
-        for t in report.terms
-    ]  # fmt: skip
+    """Make a row of each term of the step."""
+    return [_term_row(policy, step, term) for term in report.terms]
+
+
+def _term_row(policy: str, step: int, term: TermReport) -> TermRow:
+    return TermRow(
+        policy=policy,
+        step=step,
+        name=term.name,
+        source=term.source,
+        answers=term.answers,
+        active=term.active,
+        tokens=term.tokens,
+        active_tokens=term.active_tokens,
+        clipped_tokens=term.clipped_tokens,
+        loss=term.loss,
+        ratios=term.ratios,
+        ratio_mean=term.ratio_mean,
+        ratio_second=term.ratio_second,
+        gradient_norm=term.gradient_norm,
+    )
 
 
 def k3_divergence(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
     """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats per token."""
     if not old:
         return NAN
-    difference = np.concatenate(new).astype(np.float64) - np.concatenate(old).astype(np.float64)
-    return float((np.expm1(difference) - difference).mean()) if difference.size else NAN
+    before = np.concatenate(old).astype(np.float64)  # (N,)
+    after = np.concatenate(new).astype(np.float64)  # (N,)
+    difference = after - before
+    if not difference.size:
+        return NAN
+    k3 = np.expm1(difference) - difference
+    return float(k3.mean())
 
 
 def _ratio_moments(terms: Sequence[TermReport]) -> tuple[float, float]:
     """Mean and second moment of the ratios of all terms together; NaN where no term has a ratio."""
     known = [term for term in terms if term.ratios]
     count = sum(term.ratios for term in known) or NAN
-    mean = sum(term.ratios * term.ratio_mean for term in known) / count
-    second = sum(term.ratios * term.ratio_second for term in known) / count
-    return mean, second
+    total = sum(term.ratios * term.ratio_mean for term in known)
+    total_of_squares = sum(term.ratios * term.ratio_second for term in known)
+    return total / count, total_of_squares / count
 
 
 def _clipped_share(terms: Sequence[TermReport]) -> float:
     """Share of clipped tokens among those that would move the policy without clipping."""
     clipped = sum(term.clipped_tokens for term in terms)
-    pushed = sum(term.clipped_tokens + term.active_tokens for term in terms)
+    active = sum(term.active_tokens for term in terms)
+    pushed = clipped + active
     return clipped / pushed if pushed else NAN
 
 
@@ -275,18 +348,26 @@ def trace_rows(learner: Learner, step: int, own: Sequence[Group], received: Rece
         for peers in box.values():
             answers += peers
     known = [(answer, received.entries[answer.id]) for answer in answers if answer.prompt_id in groups]
-    chosen = sorted(known, key=lambda pair: not pair[1].used)[:PER_STEP]
-    return [
-        _trace_row(learner, step, groups[answer.prompt_id], answer, entry.used, received) for answer, entry in chosen
-    ]
+    learnt_first = sorted(known, key=lambda pair: not pair[1].used)
+    rows = []
+    for answer, entry in learnt_first[:PER_STEP]:
+        rows.append(_trace_row(learner, step, groups[answer.prompt_id], answer, entry.used, received))
+    return rows
 
 
 def _trace_row(
     learner: Learner, step: int, group: Group, answer: PeerAnswer, used: bool, received: Received
 ) -> TraceRow:
+    """Make the row of one peer answer beside the learner's first own one, with both sides' tokens in bytes."""
+    own = group.answers[0]
     record = received.originals[answer.id]
+    source_pieces: list[int] = []
+    source_logprobs: list[float] = []
+    if isinstance(record, Rollout):
+        source_pieces = record.pieces
+        source_logprobs = record.logprobs
     content = answer.content
-    source = record if isinstance(record, Rollout) else None
+    receiver_pieces = learner.codec.read([content])[0].pieces
     return TraceRow(
         step=step,
         author=answer.author,
@@ -294,15 +375,23 @@ def _trace_row(
         prompt_id=answer.prompt_id,
         prompt=group.prompt.text,
         gold=group.prompt.gold,
-        own_text=group.answers[0].text,
-        own_verdict=group.answers[0].verdict.value,
+        own_text=own.text,
+        own_verdict=own.verdict.value,
         peer_text=answer.text,
         peer_verdict=answer.verdict.value,
         used=used,
         index=answer.index,
-        source_pieces=source.pieces if source else [],
-        source_logprobs=source.logprobs if source else [],
-        receiver_pieces=learner.codec.read([content])[0].pieces.tolist(),
-        aligned=[] if answer.aligned is None else answer.aligned[: content.size].tolist(),
-        receiver_logprobs=[] if answer.receiver_old is None else answer.receiver_old[: content.size].tolist(),
+        source_pieces=source_pieces,
+        source_logprobs=source_logprobs,
+        receiver_pieces=receiver_pieces.tolist(),
+        aligned=_logprobs_of_content(answer.aligned, content.size),
+        receiver_logprobs=_logprobs_of_content(answer.receiver_old, content.size),
     )
+
+
+def _logprobs_of_content(logprobs: Float32[np.ndarray, "T"] | None, size: int) -> list[float]:
+    """Return the log-probabilities (nats) of the tokens before the end; none where there are none."""
+    if logprobs is None:
+        return []
+    values: list[float] = logprobs[:size].tolist()
+    return values

@@ -89,9 +89,11 @@ def sample_answers(
     sampled together: beside one of 1,500 tokens a prompt of 50 would cost as much at every token of its answer."""
     drawn: dict[int, list[Sample]] = {}
     with announce_phase(f"{engine.name}: {name}", len(prompts)) as sampling:
-        for places in _of_like_length([len(prompt.text) for prompt in prompts], max(1, ANSWERS_AT_ONCE // answers)):
+        lengths = [len(prompt.text) for prompt in prompts]
+        most = max(1, ANSWERS_AT_ONCE // answers)
+        for places in _of_like_length(lengths, most):
             part = [prompts[place] for place in places]
-            seeds = np.stack([derive_many(answers, stream, prompt.id) for prompt in part])
+            seeds = np.stack([derive_many(answers, stream, prompt.id) for prompt in part])  # (P, A)
             drawn |= zip(places, engine.sample(part, seeds, Sampling(max_new_tokens=length)), strict=True)
             sampling.count(len(drawn))
     return [drawn[place] for place in range(len(prompts))]
@@ -114,26 +116,35 @@ def measure_level(
 ) -> tuple[LevelResult, Solved]:
     """Judge a policy's answers to the questions of a level. drawn: as many answers to each question. Raises UsageError where no
     answer has a verdict."""
-    flat = [(prompt, sample) for prompt, row in zip(questions, drawn, strict=True) for sample in row]
-    asked = [prompt for prompt, _ in flat]
-    texts = [sample.text for _, sample in flat]
-    finished = [sample.finished for _, sample in flat]
+    asked: list[Prompt] = []
+    samples: list[Sample] = []
+    for prompt, row in zip(questions, drawn, strict=True):
+        asked += [prompt] * len(row)
+        samples += row
+    texts = [sample.text for sample in samples]
+    finished = [sample.finished for sample in samples]
     said = verdicts_of_answers(judge, asked, texts, finished)
-    solved = np.array([float(verdict.value == "right") if verdict.valid else np.nan for verdict in said])
-    solved = solved.reshape(len(drawn), -1)
-    judged = solved[~np.isnan(solved).all(axis=1)]
+    rewards = [float(verdict.value == "right") if verdict.valid else np.nan for verdict in said]
+    solved = np.array(rewards).reshape(len(drawn), -1)  # (P, A)
+    has_verdict = ~np.isnan(solved).all(axis=1)  # (P,)
+    judged = solved[has_verdict]
     if not judged.size:
         raise UsageError(f"{level}: the verifier decided on no answer of {policy}: {said[0].reason}")
-    shares = np.nanmean(judged, axis=1)
+    shares = np.nanmean(judged, axis=1)  # (P,) of right answers to each judged question
+    any_right = (judged == 1).any(axis=1)  # (P,)
+    error = float("nan")
+    if len(shares) > 1:
+        error = float(shares.std(ddof=1) / len(shares) ** 0.5)
+    boxed = ["\\boxed{" in text for text in texts]
     result = LevelResult(
         policy=policy,
         level=level,
         prompts=len(judged),
         answers=solved.shape[1],
         pass1=float(shares.mean()),
-        error=float(shares.std(ddof=1) / len(shares) ** 0.5) if len(shares) > 1 else float("nan"),
-        pass_any=float((judged == 1).any(axis=1).mean()),
-        boxed=float(np.mean(["\\boxed{" in text for text in texts])),
+        error=error,
+        pass_any=float(any_right.mean()),
+        boxed=float(np.mean(boxed)),
         finished=float(np.mean(finished)),
     )
     return result, solved

@@ -118,28 +118,39 @@ def write_draft(
     prompts = sizes.prompts // findings.divided
     tokens = findings.tokens or _longest_answer(str(training), evaluation, read, sizes, largest)
     policies = [_policy_text(model, evaluation, findings, tokens) for model in read]
+    place = str(file or Path(f"{name}.yaml"))
+    title = " x ".join(model.name for model in read)
+    measured = "".join(_measured_lines(findings.why))
+    answer_ends = ""
+    if findings.answer_ends != "eos":
+        answer_ends = f"  answer_ends: {findings.answer_ends}\n"
+    trained_on = [one for one, _ in pairs]
+    evaluated = [_task_text(one) for _, one in pairs]
+    curve_every = steps // 4 if steps >= CURVED_STEPS else 0
+    seeds = [str(seed) for seed in findings.seeds]
+    engine = _engine_text(read, sizes, largest)
     return TEXT.format(
         name=_as_text(name),
-        file=shlex.quote(str(file or Path(f"{name}.yaml"))),
-        title=" x ".join(model.name for model in read),
+        file=shlex.quote(place),
+        title=title,
         policies="\n".join(policies),
-        measured="".join(_measured_lines(findings.why)),
-        answer_ends="" if findings.answer_ends == "eos" else f"  answer_ends: {findings.answer_ends}\n",
-        task=", ".join(str(one) for one, _ in pairs),
-        trained=_mixture_text([one for one, _ in pairs]),
+        measured=measured,
+        answer_ends=answer_ends,
+        task=", ".join(map(str, trained_on)),
+        trained=_mixture_text(trained_on),
         tokens=tokens,
         prompts=prompts,
         rollouts=sizes.rollouts,
         steps=steps,
         sample=prompts * sizes.rollouts,
         largest=_format_parameters(largest),
-        evaluated=", ".join(_task_text(one) for _, one in pairs),
+        evaluated=", ".join(evaluated),
         limit=60 if small else 200,
-        curve=steps // 4 if steps >= CURVED_STEPS else 0,
+        curve=curve_every,
         curve_prompts=30 if small else 100,
         regimes=", ".join(findings.regimes),
-        seeds=", ".join(map(str, findings.seeds)),
-        **_engine_text(read, sizes, largest),
+        seeds=", ".join(seeds),
+        **engine,
     )
 
 
