@@ -43,6 +43,7 @@ RESULTS = Path("results")
 
 
 def _use_results(folder: Path) -> Path:
+    """The folder itself. Raises UsageError for a file."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--results {folder}: is a file, not a folder")
     return folder
@@ -59,15 +60,18 @@ def results_option(results: Path) -> str:
 
 
 def _use_data(folder: Path | None) -> Path | None:
+    """Hand the folder on to worker processes, which read it from their environment."""
     if folder is not None:
         os.environ["HARNESS_DATA"] = _resolved(folder)
     return folder
 
 
 def _resolved(folder: Path) -> str:
-    if not expand_user(folder).is_dir():
+    """The whole path of a folder that is there. Raises typer.BadParameter."""
+    place = expand_user(folder)
+    if not place.is_dir():
         raise typer.BadParameter(f"{folder}: no such folder")
-    return str(expand_user(folder).resolve())
+    return str(place.resolve())
 
 
 DataDir = Annotated[
@@ -76,6 +80,7 @@ DataDir = Annotated[
 
 
 def _use_models(folders: list[Path] | None) -> list[Path] | None:
+    """Hand the folders on to worker processes, beside those of the environment."""
     if folders:
         named = [os.environ.get("HARNESS_MODELS", ""), *map(_resolved, folders)]
         os.environ["HARNESS_MODELS"] = os.pathsep.join(filter(None, named))
@@ -92,11 +97,12 @@ Models = Annotated[
 
 
 def check_target(target: Path, format_: str, one: bool) -> None:
-    """one: a file, not a folder of files. Raises UsageError."""
+    """Require that something can be written to a place. one: a file, not a folder of files. Raises UsageError."""
     if any(len(os.fsencode(part)) > 255 for part in target.parts):
         raise UsageError(f"--out {str(target)[:40]}...: longer than a file's name can be")
     whole = target.absolute()
-    place = next(folder for folder in (*([] if one else [whole]), *whole.parents, whole) if os.path.exists(folder))
+    tried = [*whole.parents, whole] if one else [whole, *whole.parents]
+    place = next(folder for folder in tried if os.path.exists(folder))
     faults = {
         f"a folder; {format_} is one file": one and whole.is_dir(),
         f"a file; {format_} is a folder of files": not one and whole.exists() and not whole.is_dir(),
@@ -126,10 +132,14 @@ def suite_name(given: str) -> str:
 
 def fold_text(text: str, further: str = "    ") -> str:
     """As wide as the terminal, folded between words. further: before lines but the first."""
-    width = shutil.get_terminal_size().columns
     return textwrap.fill(
-        visible(text), width, initial_indent="  ", subsequent_indent=further, break_long_words=False, break_on_hyphens=False
-    )  # fmt: skip
+        visible(text),
+        shutil.get_terminal_size().columns,
+        initial_indent="  ",
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def print_json(value: Any) -> None:
@@ -141,24 +151,41 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: list[str], rows: list[list[str]], right: Iterable[str] = (), json: object = None
 ) -> None:
-    """Rows, or the document `json`. More than 200 are not folded, which is slow."""
+    """Print rows, or the document `json`. right: columns of numbers. More than 200 rows are not folded, which is slow."""
     if json is not None:
         print_json(json)
     elif len(rows) > 200:
-        cells = [[visible(value).replace("\n", " ") for value in row] for row in [columns, *rows]]
-        sides = [">" if column in right else "<" for column in columns]
-        form = "  ".join(f"{{:{s}{max(map(len, c))}}}" for s, c in zip(sides, zip(*cells, strict=True), strict=True))
-        print("\n".join([*([title] if title else []), *(form.format(*row).rstrip() for row in cells)]))
+        _print_unfolded(title, columns, rows, right)
     else:
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text("".join(c if c.isprintable() or c == "\n" else "?" for c in v)) for v in row))
+            table.add_row(*(Text(_printable(value)) for value in row))
         Console(highlight=False, soft_wrap=False).print(table)
 
 
+def _print_unfolded(title: str, columns: list[str], rows: list[list[str]], right: Iterable[str]) -> None:
+    """Print rows a line each, in columns as wide as their widest value."""
+    lines = [[visible(value).replace("\n", " ") for value in row] for row in [columns, *rows]]
+    fields = []
+    for column, values in zip(columns, zip(*lines, strict=True), strict=True):
+        side = ">" if column in right else "<"
+        widest = max(map(len, values))
+        fields.append(f"{{:{side}{widest}}}")
+    form = "  ".join(fields)
+    if title:
+        print(title)
+    print("\n".join(form.format(*line).rstrip() for line in lines))
+
+
+def _printable(text: str) -> str:
+    """A text without what a terminal would obey: a question mark for each sign that is not printed, line ends apart."""
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+
+
 def print_report(words: str, document: object, json: bool) -> None:
+    """Print the words, or with `--json` the document."""
     if json:
         print_json(document)
     else:

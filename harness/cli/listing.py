@@ -37,10 +37,13 @@ GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
 
 
+RegimeName = Annotated[
+    str | None, typer.Argument(metavar="[NAME]", help="One regime, with the search space of each option.")
+]
+
+
 def regimes(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One regime, with the search space of each option.")
-    ] = None,
+    name: RegimeName = None,
     json: Json = False,
 ) -> None:
     """Installed regimes, whose defaults they have, and their papers; a broken plugin is listed with its error. With NAME: its
@@ -74,34 +77,43 @@ def regimes(
     print("\nThe settings of `training` are searched for every regime alike, the baseline included (docs/tuning.md).")
 
 
+PolicyNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[POLICY]...", help="With --calibrate: folders, pretrained/NAME, micro/FAMILY, hub names."),
+]
+Calibrate = Annotated[bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")]
+MeasuredTask = Annotated[str, typer.Option("--task", help="ladder, micro, countdown, gym.NAME, or 'gym.*'.")]
+LevelNames = Annotated[
+    str, typer.Option("--levels", metavar="A,B", help="Measure these levels only; default all of the task.")
+]
+QuestionsOfLevel = Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions of each level.")]
+AnswersToQuestion = Annotated[
+    int, typer.Option("--answers", min=1, max=1024, help="Answers to each question, sampled at temperature 1.")
+]
+LongestAnswer = Annotated[
+    int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default the task's own.")
+]
+WorkedQuestions = Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")]
+WithoutTemplates = Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")]
+Word = Annotated[
+    str, typer.Option("--like", metavar="WORD", help="List tasks alone whose row has this word, e.g. puzzle.")
+]
+ScorersInstead = Annotated[bool, typer.Option("--scorers", help="List the scorers instead of the tasks.")]
+
+
 def tasks(
     context: typer.Context,
-    policies: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[POLICY]...", help="With --calibrate: folders, pretrained/NAME, micro/FAMILY, hub names."
-        ),
-    ] = None,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure the policies' accuracy on each level.")
-    ] = False,
-    task: Annotated[str, typer.Option("--task", help="ladder, micro, countdown, gym.NAME, or 'gym.*'.")] = "ladder",
-    levels: Annotated[
-        str, typer.Option("--levels", metavar="A,B", help="Measure these levels only; default all of the task.")
-    ] = "",
-    prompts: Annotated[int, typer.Option("--prompts", min=1, max=10_000, help="Questions of each level.")] = 200,
-    answers: Annotated[
-        int, typer.Option("--answers", min=1, max=1024, help="Answers to each question, sampled at temperature 1.")
-    ] = 8,
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default the task's own.")
-    ] = None,
-    few_shot: Annotated[int, typer.Option("--few-shot", min=0, max=32, help="Worked questions before each.")] = 0,
-    plain: Annotated[bool, typer.Option("--plain", help="Leave out chat templates.")] = False,
-    like: Annotated[
-        str, typer.Option("--like", metavar="WORD", help="List tasks alone whose row has this word, e.g. puzzle.")
-    ] = "",
-    scorers_too: Annotated[bool, typer.Option("--scorers", help="List the scorers instead of the tasks.")] = False,
+    policies: PolicyNames = None,
+    calibrate: Calibrate = False,
+    task: MeasuredTask = "ladder",
+    levels: LevelNames = "",
+    prompts: QuestionsOfLevel = 200,
+    answers: AnswersToQuestion = 8,
+    max_new_tokens: LongestAnswer = None,
+    few_shot: WorkedQuestions = 0,
+    plain: WithoutTemplates = False,
+    like: Word = "",
+    scorers_too: ScorersInstead = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -242,24 +254,31 @@ def engines(json: Json = False) -> None:
     print_table("", columns, rows, json={"engines": known} if json else None)
 
 
+RunToCheck = Annotated[
+    str | None, typer.Argument(metavar="[RUN]", help="A suite, or a cell's folder: what is wrong with that run.")
+]
+ClusterToCheck = Annotated[
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="Check the nodes of this Ray cluster instead.")
+]
+ExpectedNodes = Annotated[
+    int, typer.Option("--nodes", min=1, help="With --address: number of nodes that are expected.")
+]
+SecondsToWait = Annotated[
+    float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: seconds to wait for them.")
+]
+SharedFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--models", metavar="DIR", help="With --address: a folder that every node must see."),
+]
+
+
 def doctor(
     context: typer.Context,
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A suite, or a cell's folder: what is wrong with that run.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option("--address", metavar="HOST:PORT", help="Check the nodes of this Ray cluster instead.")
-    ] = None,
-    nodes: Annotated[
-        int, typer.Option("--nodes", min=1, help="With --address: number of nodes that are expected.")
-    ] = 1,
-    within: Annotated[
-        float, typer.Option("--within", min=1, metavar="SECONDS", help="With --address: seconds to wait for them.")
-    ] = 30.0,
-    models: Annotated[
-        list[Path] | None,
-        typer.Option("--models", metavar="DIR", help="With --address: a folder that every node must see."),
-    ] = None,
+    run: RunToCheck = None,
+    address: ClusterToCheck = None,
+    nodes: ExpectedNodes = 1,
+    within: SecondsToWait = 30.0,
+    models: SharedFolders = None,
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:

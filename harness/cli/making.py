@@ -20,31 +20,34 @@ from harness.tasks import registry as task_registry
 Into = Annotated[Path, typer.Option("--into", help="Parent folder of the new package.")]
 
 
+TwoModels = Annotated[
+    tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
+]
+TrainingTask = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="Training task: gsm8k, math, ladder, micro, countdown, gym.NAME or 'gym.*', or my.jsonl:exact; default gsm8k, or "
+        "ladder without its data.",
+    ),
+]
+OutFile = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
+]
+Minutes = Annotated[
+    float,
+    typer.Option("--minutes", min=1, help="Time for the whole suite on this machine, in minutes; decides the steps."),
+]
+WithTrial = Annotated[bool, typer.Option("--trial/--no-trial", help="Sample a few dozen answers of each model first.")]
+
+
 def new_suite(
     context: typer.Context,
-    models: Annotated[
-        tuple[str, str], typer.Option("--models", metavar="A B", help="Two model folders or hub names, e.g. org/name.")
-    ],
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            help="Training task: gsm8k, math, ladder, micro, countdown, gym.NAME or 'gym.*', or my.jsonl:exact; default gsm8k, or "
-            "ladder without its data.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; default A-B.yaml here.")
-    ] = None,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            "--minutes", min=1, help="Time for the whole suite on this machine, in minutes; decides the steps."
-        ),
-    ] = 30,
-    trial: Annotated[
-        bool, typer.Option("--trial/--no-trial", help="Sample a few dozen answers of each model first.")
-    ] = True,
+    models: TwoModels,
+    task: TrainingTask = None,
+    out: OutFile = None,
+    minutes: Minutes = 30,
+    trial: WithTrial = True,
 ) -> None:
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite.draft import USUAL, draft_by_trial
@@ -84,12 +87,14 @@ def new_suite(
     print("Look at the file: it explains every setting.", file=sys.stderr)
 
 
+RegimeName = Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")]
+RegimeKind = Annotated[str, typer.Option("--kind", help="What it learns from: peers' answers, their scores or hints.")]
+
+
 def new_regime(
-    name: Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")],
+    name: RegimeName,
     into: Into = Path(),
-    kind: Annotated[
-        str, typer.Option("--kind", help="What it learns from: peers' answers, their scores or hints.")
-    ] = "answers",
+    kind: RegimeKind = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
     if kind not in (known := ["answers", *list_flavours(registry.PLUGINS)]):
@@ -97,16 +102,18 @@ def new_regime(
     _scaffold(registry.PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 
 
-def new_task(
-    name: Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")], into: Into = Path()
-) -> None:
+TaskName = Annotated[str, typer.Argument(help="The task's name, e.g. near-sums.")]
+
+
+def new_task(name: TaskName, into: Into = Path()) -> None:
     """Scaffold a plugin package for a new task and its scorer, with conformance tests."""
     _scaffold(task_registry.PLUGINS, name, into, "harness tasks")
 
 
-def new_engine(
-    name: Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")], into: Into = Path()
-) -> None:
+EngineName = Annotated[str, typer.Argument(help="The engine's name, e.g. plain-torch.")]
+
+
+def new_engine(name: EngineName, into: Into = Path()) -> None:
     """Scaffold a plugin package for a new engine, with its conformance test."""
     _scaffold(catalogue.PLUGINS, name, into, "harness engines")
 

@@ -42,23 +42,28 @@ EXPORTS = {
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
+TableFormat = Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default table.")]
+Paper = Annotated[str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")]
+Margin = Annotated[
+    float,
+    typer.Option("--margin", min=0.0, max=100.0, help="Treat effects up to this size, in points, as no effect."),
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="Every policy and metric, what tuning changed, and how the numbers are made.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+
+
 def show(
     suite: MaybeSuite = None,
-    format_: Annotated[str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; default table.")] = None,
-    against: Annotated[
-        str | None, typer.Option("--against", help="Published numbers beside ours, e.g. hacpo2026.")
-    ] = None,
-    margin: Annotated[
-        float,
-        typer.Option("--margin", min=0.0, max=100.0, help="Treat effects up to this size, in points, as no effect."),
-    ] = 2.0,
-    full: Annotated[
-        bool, typer.Option("--full", help="Every policy and metric, what tuning changed, and how the numbers are made.")
-    ] = False,
+    format_: TableFormat = None,
+    against: Paper = None,
+    margin: Margin = 2.0,
+    full: Full = False,
     set_: Set = None,
     results: Results = RESULTS,
     models: Models = None,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: AsJson = False,
 ) -> None:
     """A suite's answer in a sentence, and its table: gain of each regime over the baseline at the same rollout budget, in each
     group. Without SUITE a sentence for each."""
@@ -110,13 +115,18 @@ def status(
             tables.print_statuses(name, cells, notes.get(name, ()))
 
 
+CellOfLog = Annotated[str, typer.Argument(metavar="CELL", help="A key or the beginning of one, or group/regime/seed.")]
+LinesFromEnd = Annotated[int, typer.Option("--lines", min=1, help="Number of lines from the end.")]
+EarlierStart = Annotated[
+    int, typer.Option("--earlier", min=0, help="Show the log of this many starts before the newest.")
+]
+
+
 def logs(
-    cell: Annotated[str, typer.Argument(metavar="CELL", help="A key or the beginning of one, or group/regime/seed.")],
+    cell: CellOfLog,
     suite: MaybeSuite = None,
-    lines: Annotated[int, typer.Option("--lines", min=1, help="Number of lines from the end.")] = 40,
-    earlier: Annotated[
-        int, typer.Option("--earlier", min=0, help="Show the log of this many starts before the newest.")
-    ] = 0,
+    lines: LinesFromEnd = 40,
+    earlier: EarlierStart = 0,
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: phases, warnings, tracebacks, output of libraries."""
@@ -127,21 +137,28 @@ def logs(
     print("\n".join(visible(_COLOUR.sub("", line)) for line in read_tail(log, lines)))
 
 
+Query = Annotated[str, typer.Argument(help="One SELECT statement.")]
+MostRows = Annotated[
+    int, typer.Option("--rows", min=1, max=10_000_000, help="Most rows that are shown; a longer answer is cut.")
+]
+MostMegabytes = Annotated[
+    int, typer.Option("--megabytes", min=1, max=4096, help="Largest answer, in megabytes; a larger one is cut.")
+]
+MostSeconds = Annotated[
+    float, typer.Option("--seconds", min=0.1, max=86_400, help="Time limit of the statement, in seconds.")
+]
+MostMemory = Annotated[
+    int, typer.Option("--memory", min=64, metavar="MIB", help="Memory limit of the statement, in MiB.")
+]
+
+
 def sql(
-    query: Annotated[str, typer.Argument(help="One SELECT statement.")],
+    query: Query,
     results: Results = RESULTS,
-    rows: Annotated[
-        int, typer.Option("--rows", min=1, max=10_000_000, help="Most rows that are shown; a longer answer is cut.")
-    ] = 10_000,
-    megabytes: Annotated[
-        int, typer.Option("--megabytes", min=1, max=4096, help="Largest answer, in megabytes; a larger one is cut.")
-    ] = 16,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=86_400, help="Time limit of the statement, in seconds.")
-    ] = 30.0,
-    memory: Annotated[
-        int, typer.Option("--memory", min=64, metavar="MIB", help="Memory limit of the statement, in MiB.")
-    ] = 1024,
+    rows: MostRows = 10_000,
+    megabytes: MostMegabytes = 16,
+    seconds: MostSeconds = 30.0,
+    memory: MostMemory = 1024,
     json: Json = False,
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
@@ -156,12 +173,16 @@ def sql(
         print(f"note: the answer goes on; shown are its first {len(answer.rows):,} rows ({limit})", file=sys.stderr)
 
 
+ExportFormat = Annotated[str, typer.Option("--format", help=", ".join(["html", *EXPORTS]))]
+ExportTarget = Annotated[
+    Path | None, typer.Option("--out", help="What to write; default report.html, or a folder named as the format.")
+]
+
+
 def export(
     suite: MaybeSuite = None,
-    format_: Annotated[str, typer.Option("--format", help=", ".join(["html", *EXPORTS]))] = "html",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="What to write; default report.html, or a folder named as the format.")
-    ] = None,
+    format_: ExportFormat = "html",
+    out: ExportTarget = None,
     results: Results = RESULTS,
 ) -> None:
     """A static HTML report: one file, no server. Or one suite as Parquet tables, or as model cards with the hub's
@@ -185,16 +206,20 @@ def export(
     print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
 
 
+Port = Annotated[int, typer.Option("--port", min=1, max=65535)]
+ListenAddress = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        metavar="HOST",
+        help="Address to listen on: by default this machine only; 0.0.0.0 for every machine of the network.",
+    ),
+]
+
+
 def leaderboard(
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8501,
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            metavar="HOST",
-            help="Address to listen on: by default this machine only; 0.0.0.0 for every machine of the network.",
-        ),
-    ] = "localhost",
+    port: Port = 8501,
+    address: ListenAddress = "localhost",
     results: Results = RESULTS,
 ) -> None:
     """The Streamlit leaderboard."""
@@ -218,11 +243,14 @@ def check_address(address: str) -> None:
         raise UsageError(f"--address {address!r}: not an IP address or a host name of this machine: {fault}") from None
 
 
+OtherScorer = Annotated[
+    str | None, typer.Option("--scorer", help="Another scorer than each task's own (`harness tasks --scorers`).")
+]
+
+
 def rescore(
     suite: MaybeSuite = None,
-    scorer: Annotated[
-        str | None, typer.Option("--scorer", help="Another scorer than each task's own (`harness tasks --scorers`).")
-    ] = None,
+    scorer: OtherScorer = None,
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:

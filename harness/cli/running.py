@@ -278,38 +278,47 @@ def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | No
         print(f"{name}: a part of the suite: {here} of {every} cells ({chosen})", file=sys.stderr)
 
 
+OnSlurm = Annotated[bool, typer.Option("--slurm", help="Submit to SLURM with sbatch, the only scheduler so far.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")]
+Template = Annotated[
+    Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
+]
+Partition = Annotated[
+    str, typer.Option("--partition", help="Partitions to run in, as SLURM names them, separated by commas.")
+]
+Account = Annotated[str, typer.Option("--account", help="Account to charge, as SLURM names it.")]
+TimeLimit = Annotated[
+    str,
+    typer.Option("--time", metavar="H:MM:SS", help="Time limit of one start, e.g. 12:00:00; the job is then requeued."),
+]
+JobNodes = Annotated[
+    int, typer.Option("--nodes", min=1, max=10_000, help="Nodes of the job, for a suite on the OpenRLHF engine.")
+]
+GpusOfNode = Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")]
+CpusOfNode = Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="CPU cores of each node or part.")]
+Shards = Annotated[
+    int | None,
+    typer.Option("--shards", min=1, max=1000, help="Parts of a suite on the embedded engine; default 10 at most."),
+]
+SbatchOptions = Annotated[
+    list[str] | None,
+    typer.Option("--sbatch", metavar="OPTION", help="Another option of sbatch: --sbatch=--qos=high"),
+]
+
+
 def submit(
     suite: SuiteName,
-    slurm: Annotated[
-        bool, typer.Option("--slurm", help="Submit to SLURM with sbatch, the only scheduler so far.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; write and submit nothing.")] = False,
-    template: Annotated[
-        Path | None, typer.Option("--template", metavar="FILE", help="A batch script of your own (docs/clusters.md).")
-    ] = None,
-    partition: Annotated[
-        str, typer.Option("--partition", help="Partitions to run in, as SLURM names them, separated by commas.")
-    ] = "",
-    account: Annotated[str, typer.Option("--account", help="Account to charge, as SLURM names it.")] = "",
-    time: Annotated[
-        str,
-        typer.Option(
-            "--time", metavar="H:MM:SS", help="Time limit of one start, e.g. 12:00:00; the job is then requeued."
-        ),
-    ] = "",
-    nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=10_000, help="Nodes of the job, for a suite on the OpenRLHF engine.")
-    ] = 1,
-    gpus: Annotated[int | None, typer.Option("--gpus", min=1, max=1024, help="GPUs of each node.")] = None,
-    cpus: Annotated[int | None, typer.Option("--cpus", min=1, max=4096, help="CPU cores of each node or part.")] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option("--shards", min=1, max=1000, help="Parts of a suite on the embedded engine; default 10 at most."),
-    ] = None,
-    sbatch: Annotated[
-        list[str] | None,
-        typer.Option("--sbatch", metavar="OPTION", help="Another option of sbatch: --sbatch=--qos=high"),
-    ] = None,
+    slurm: OnSlurm = False,
+    dry_run: DryRun = False,
+    template: Template = None,
+    partition: Partition = "",
+    account: Account = "",
+    time: TimeLimit = "",
+    nodes: JobNodes = 1,
+    gpus: GpusOfNode = None,
+    cpus: CpusOfNode = None,
+    shards: Shards = None,
+    sbatch: SbatchOptions = None,
     engine: Engine = None,
     results: Results = RESULTS,
     only: Only = None,
@@ -358,6 +367,16 @@ def _options_of_run(
     return [word for pair in given for word in pair]
 
 
+Calibration = Annotated[
+    Path | None,
+    typer.Option("--calibration", metavar="FILE", help="Plan with a hardware record of `make gpu-check`."),
+]
+Price = Annotated[
+    float | None,
+    typer.Option("--price", metavar="PRICE", min=0, help="Of a GPU-hour, in any currency: adds what the run costs."),
+]
+
+
 def plan(
     suite: SuiteName,
     inventory: Inventory = None,
@@ -368,16 +387,8 @@ def plan(
     set_: Set = None,
     data_dir: DataDir = None,
     models: Models = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option("--calibration", metavar="FILE", help="Plan with a hardware record of `make gpu-check`."),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(
-            "--price", metavar="PRICE", min=0, help="Of a GPU-hour, in any currency: adds what the run costs."
-        ),
-    ] = None,
+    calibration: Calibration = None,
+    price: Price = None,
     json: Json = False,
 ) -> None:
     """Print a suite's memory, layout and time; exit code 1 if it does not fit."""
@@ -507,34 +518,45 @@ def _say_rehearsed(report: Rehearsal) -> None:
             print("\n".join(["", title, *map(fold_text, lines)]))
 
 
+Checkpoint = Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A Hugging Face folder.")]
+TaskNames = Annotated[str, typer.Option("--tasks", help="Names or JSONL files (my.jsonl:exact), separated by commas.")]
+QuestionLimit = Annotated[
+    int | None,
+    typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
+]
+SamplesOfQuestion = Annotated[
+    int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")
+]
+Temperature = Annotated[float, typer.Option("--temperature", min=0.01, max=10, help="Temperature of the samples.")]
+TopP = Annotated[
+    float, typer.Option("--top-p", min=0.01, max=1, help="Sample among the likeliest tokens with this probability.")
+]
+SampleSeed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the sampled answers.")]
+LongestAnswer = Annotated[
+    int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
+]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option("--chat/--no-chat", help="Ask through the tokenizer's chat template; default where it has one."),
+]
+FewShot = Annotated[
+    bool, typer.Option("--few-shot", help="Ask after worked examples, as a base model wants; default without.")
+]
+BackendName = Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")]
+
+
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A Hugging Face folder.")],
-    tasks: Annotated[
-        str, typer.Option("--tasks", help="Names or JSONL files (my.jsonl:exact), separated by commas.")
-    ] = "micro",
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Questions of each task, evenly over its skills, levels and subjects."),
-    ] = None,
-    k: Annotated[int, typer.Option("--k", min=0, max=1024, help="Samples per question for avg@k; 0: greedy only.")] = 4,
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.01, max=10, help="Temperature of the samples.")
-    ] = 1.0,
-    top_p: Annotated[
-        float, typer.Option("--top-p", min=0.01, max=1, help="Sample among the likeliest tokens with this probability.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of the sampled answers.")] = 0,
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", min=1, help="Longest answer in tokens; default each task's own.")
-    ] = None,
-    chat: Annotated[
-        bool | None,
-        typer.Option("--chat/--no-chat", help="Ask through the tokenizer's chat template; default where it has one."),
-    ] = None,
-    few_shot: Annotated[
-        bool, typer.Option("--few-shot", help="Ask after worked examples, as a base model wants; default without.")
-    ] = False,
-    backend: Annotated[str, typer.Option("--backend", help="embedded, hf or vllm.")] = "embedded",
+    checkpoint: Checkpoint,
+    tasks: TaskNames = "micro",
+    limit: QuestionLimit = None,
+    k: SamplesOfQuestion = 4,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    seed: SampleSeed = 0,
+    max_new_tokens: LongestAnswer = None,
+    chat: ChatTemplate = None,
+    few_shot: FewShot = False,
+    backend: BackendName = "embedded",
     data_dir: DataDir = None,
     results: Results = RESULTS,
     json: Json = False,

@@ -46,11 +46,14 @@ Minutes = Annotated[
 ]
 
 
+BundleFile = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default <suite>-<digest>.zip in this folder.")
+]
+
+
 def bundle(
     suite: Finished,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Default <suite>-<digest>.zip in this folder.")
-    ] = None,
+    out: BundleFile = None,
     results: Results = RESULTS,
     json: Json = False,
 ) -> None:
@@ -66,8 +69,11 @@ def bundle(
         print(f"{size:,} bytes; next: harness submit-check {shlex.quote(str(path))}", file=sys.stderr)
 
 
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that `harness bundle` made.")]
+
+
 def submit_check(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that `harness bundle` made.")],
+    bundle: Bundle,
     re_execute: ReExecute = 0,
     seed: Drawn = None,
     minutes: Minutes = 60.0,
@@ -80,11 +86,15 @@ def submit_check(
     _end_check(report, json)
 
 
+Source = Annotated[Path, typer.Argument(metavar="DIR|BUNDLE", help="Another lab's results folder, or its bundle.")]
+Origin = Annotated[
+    str | None, typer.Option("--origin", help="Label that tells these results from your own, e.g. the lab's name.")
+]
+
+
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="DIR|BUNDLE", help="Another lab's results folder, or its bundle.")],
-    origin: Annotated[
-        str | None, typer.Option("--origin", help="Label that tells these results from your own, e.g. the lab's name.")
-    ] = None,
+    source: Source,
+    origin: Origin = None,
     re_execute: ReExecute = 0,
     seed: Drawn = None,
     minutes: Minutes = 60.0,
@@ -115,14 +125,18 @@ def import_(
         raise typer.Exit(1)
 
 
+To = Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))]
+TrackFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")]
+Live = Annotated[bool, typer.Option("--live", help="Go on following the run until Ctrl-C.")]
+Every = Annotated[float, typer.Option("--every", min=0.1, max=3600, help="With --live: seconds between two readings.")]
+
+
 def track(
     suite: Finished,
-    to: Annotated[str, typer.Option("--to", help=", ".join(TRACKERS))] = "tensorboard",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the runs are kept.")] = Path("runs"),
-    live: Annotated[bool, typer.Option("--live", help="Go on following the run until Ctrl-C.")] = False,
-    every: Annotated[
-        float, typer.Option("--every", min=0.1, max=3600, help="With --live: seconds between two readings.")
-    ] = EVERY,
+    to: To = "tensorboard",
+    out: TrackFolder = Path("runs"),
+    live: Live = False,
+    every: Every = EVERY,
     results: Results = RESULTS,
 ) -> None:
     """Follow a suite's journals, while it runs or afterwards; nothing is written twice."""

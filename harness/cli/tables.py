@@ -74,10 +74,12 @@ def refresh_store(results: Path) -> None:
 
 
 def _known_suites(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
-    """And the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
+    """The suites that the store has, and the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
     known = list_suites(snapshot)
     name = None if suite is None else choose_suite(suite_name(suite), known)
-    for one in () if name in known or (name is None and known) else (name, name and f"{name}{MARK}"):
+    is_there = name in known or (name is None and known)
+    hidden = () if is_there else (name, name and f"{name}{MARK}")
+    for one in hidden:
         for damage in list_damages(snapshot, one):
             raise StoreError(str(damage))
     if name is not None and name not in known:
@@ -200,6 +202,7 @@ def _width() -> int:
 
 
 def _in_colour() -> bool:
+    """Whether the terminal takes colours and nobody asked for none (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -227,16 +230,20 @@ def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, sui
 
 
 def _quote(word: str) -> str:
+    """A word for a shell, always in quotes."""
     quoted = shlex.quote(word)
     return quoted if quoted != word else f"'{word}'"
 
 
 def _say_damage(snapshot: Snapshot, suite: str) -> None:
+    """On stderr, which folders and files of a suite cannot be read."""
     for damage in list_damages(snapshot, suite):
         print(f"harness: {visible(str(damage))}", file=sys.stderr)
 
 
 def _say_reference(suite: str | None, names: list[str], known: list[str], results: Path) -> None:
+    """On stderr, whether what is shown, or lies beside it, are reference results. known: suites of the store; names: those
+    that are shown."""
     shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
     others = [one for one in known if one not in names and one.endswith(MARK)]
     beside = [one for one in others if suite is None or one == f"{names[0]}{MARK}"]
@@ -273,49 +280,73 @@ def say_what_lacks(suite: str | None, results: Path) -> str | None:
 
 
 def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
+    """On stderr, what a suite's table lacks, a line for each kind of gap."""
     for head, lines in describe_gaps(lacks).items():
         words = [visible(" ".join(line.split()), 400) for line in lines]
-        print(f"{suite}: {head[0].lower()}{head[1:]}: {'; '.join(words)}", file=sys.stderr)
+        begun = head[0].lower() + head[1:]
+        print(f"{suite}: {begun}: {'; '.join(words)}", file=sys.stderr)
 
 
 def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
     """A paper's numbers, and ours where the same models were trained the same way. Raises UsageError."""
     paper = published.load_publication(name)
     ours = _our_accuracies(paper, snapshot, suites)
-    tasks = list(dict.fromkeys(task for row in paper.rows for task in row.values))
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
     lines.append(f"How it was measured there: {paper.protocol.strip()}")
-    heads = f"{'average':>9}" + "".join(f"{f'{task}, {paper.metric(task)}':>16}" for task in tasks)
     marks: dict[str, None] = {}
-    for source, group in dict.fromkeys((row.source, row.group) for row in paper.rows):
-        lines += ["", f"{group} ({source})" if group else source, f"  {'policy':<28} {'method':<22}{heads}"]
-        for row in (row for row in paper.rows if (row.source, row.group) == (source, group)):
-            cells = "".join(f"{_published_cell(paper, row, task, ours, marks):>16}" for task in tasks)
-            average = "" if row.average is None else f"{100 * paper.share(row.average):.1f}"
-            lines.append(f"  {row.policy:<28} {row.method:<22}{average:>9}{cells}")
-    lines += ["", *marks] if marks else []
+    lines += _published_lines(paper, ours, marks)
+    if marks:
+        lines += ["", *marks]
     if not ours:
-        lines += ["", f"None of these models has been trained here yet (suites: {', '.join(paper.suites)})."]
-    return "\n".join([*lines, "", "What does not fit together:", *(f"  - {note}" for note in paper.notes)]) + "\n"
+        suites_of_paper = ", ".join(paper.suites)
+        lines += ["", f"None of these models has been trained here yet (suites: {suites_of_paper})."]
+    notes = [f"  - {note}" for note in paper.notes]
+    lines += ["", "What does not fit together:", *notes]
+    return "\n".join(lines) + "\n"
+
+
+def _published_lines(paper: Publication, ours: Ours, marks: dict[str, None]) -> list[str]:
+    """The paper's tables, one for each of its sources and groups. marks: gets what a mark behind a number means."""
+    tasks: dict[str, None] = {}  # in order of appearance
+    tables: dict[tuple[str, str], list[PublishedRow]] = {}
+    for row in paper.rows:
+        tasks |= dict.fromkeys(row.values)
+        tables.setdefault((row.source, row.group), []).append(row)
+    metrics = [f"{task}, {paper.metric(task)}" for task in tasks]
+    heads = f"{'average':>9}" + "".join(f"{metric:>16}" for metric in metrics)
+    lines = []
+    for (source, group), rows in tables.items():
+        title = f"{group} ({source})" if group else source
+        lines += ["", title, f"  {'policy':<28} {'method':<22}{heads}"]
+        for row in rows:
+            cells = [_published_cell(paper, row, task, ours, marks) for task in tasks]
+            average = "" if row.average is None else f"{100 * paper.share(row.average):.1f}"
+            numbers = "".join(f"{cell:>16}" for cell in cells)
+            lines.append(f"  {row.policy:<28} {row.method:<22}{average:>9}{numbers}")
+    return lines
 
 
 def _published_cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
-    """By the paper's metric, else another with a mark, which `marks` explains."""
+    """A number of the paper, and ours: by the paper's metric, else by another with a mark, which `marks` explains."""
     if task not in row.values:
         return ""
     there = f"{100 * paper.share(row.values[task]):.1f}"
-    here = ours.get((row.source, row.group, row.policy, row.method), {}).get(task)
+    same_row = ours.get((row.source, row.group, row.policy, row.method), {})
+    here = same_row.get(task)
     if not here:
         return there
     wanted = paper.metric(task)
     metric = min(here, key=lambda metric: (metric != wanted, not metric.startswith("avg@"), metric))
-    mark = "" if metric == wanted else "~" if metric.startswith("avg@") and wanted.startswith("avg@") else "!"
-    if mark:
+    both_sampled = metric.startswith("avg@") and wanted.startswith("avg@")
+    mark = ""
+    if metric != wanted:
+        mark = "~" if both_sampled else "!"
         marks[f"{mark} {task}: {wanted} there, {metric} here{MARKS[mark]}"] = None
     return f"{there} [{100 * here[metric]:.1f}]{mark}"
 
 
 def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
+    """Our accuracies of the models and methods that a paper has, at its places."""
     accuracies: Ours = {}
     for suite in without_trials(suites):
         cells = snapshot.query(
@@ -323,8 +354,11 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
             "WHERE suite = ? AND kind = 'cell'",
             [suite],
         ).to_pylist()
-        models = {c["group_name"]: dict(zip(c["policies"], c["models"], strict=True)) for c in cells}
-        variants = {c["regime"]: c for c in cells}
+        models = {}
+        variants = {}
+        for cell in cells:
+            models[cell["group_name"]] = dict(zip(cell["policies"], cell["models"], strict=True))
+            variants[cell["regime"]] = cell
         for row in show_rows(snapshot, suite):
             if row.policy == MEAN or row.regime != row.variant:  # no paper's mean, nor tuned as here
                 continue
@@ -339,13 +373,16 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
             there = paper.beside(group[row.policy], peers, kind, row.regime, objective, factor)
             if there is not None:
                 key = there.source, there.group, there.policy, there.method
-                accuracies.setdefault(key, {}).setdefault(row.task, {}).setdefault(row.metric, row.accuracy)
+                by_task = accuracies.setdefault(key, {})
+                by_metric = by_task.setdefault(row.task, {})
+                by_metric.setdefault(row.metric, row.accuracy)
     return accuracies
 
 
 def settings_of(prepared: Prepared | None) -> str:
     """An altered run's settings, for a command that is printed."""
-    return "".join(f" --set {shlex.quote(setting)}" for setting in (prepared.altered if prepared else ()))
+    altered = prepared.altered if prepared else ()
+    return "".join(f" --set {shlex.quote(setting)}" for setting in altered)
 
 
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
@@ -356,12 +393,16 @@ def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
 
 def all_suites(results: Path) -> list[str]:
     """With results of our own; else the reference results."""
-    ours = {f.name for f in results.glob("*/") if suite_files(f) or any(f.glob("*/manifest.json"))}
+    ours = set()
+    for folder in results.glob("*/"):
+        if suite_files(folder) or any(folder.glob("*/manifest.json")):
+            ours.add(folder.name)
     return list_own([*sorted(ours), *list_references(results)])
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
-    """And lines on their models and training pool."""
+    """The states of a suite's cells, and lines on their models and training pool. Results without a suite of ours (reference
+    results, other labs') are asked of the store. Raises UsageError, StoreError."""
     runs = suite_files(results / name)
     stored = name in list_references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
@@ -379,29 +420,38 @@ def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[
 
 
 def print_statuses(name: str, cells: list[CellStatus], notes: Sequence[str]) -> None:
-    rows = [[s.label, s.state, str(s.attempts), s.key] for s in cells]
+    """Print a suite's cells with their states, the reasons of those that have one, and how many are in each state."""
+    rows = [[cell.label, cell.state, str(cell.attempts), cell.key] for cell in cells]
     print_table(name, ["cell", "state", "starts", "key"], rows, ["starts"])
     for cell in cells:
-        if cell.reason:
-            lines = [fold_text(line, "  ") for line in cell.reason.splitlines()]
-            log = [f"  log: {cell.log}"] if cell.log else []
-            print("\n".join([f"\n{visible(cell.label)} {cell.state}:", *lines, *log]))
-    print("\n".join([f"\n{count_states(cells)}\n", *(f"{name}: {line}" for line in notes)]))
+        if not cell.reason:
+            continue
+        print(f"\n{visible(cell.label)} {cell.state}:")
+        for line in cell.reason.splitlines():
+            print(fold_text(line, "  "))
+        if cell.log:
+            print(f"  log: {cell.log}")
+    print(f"\n{count_states(cells)}\n")
+    for line in notes:
+        print(f"{name}: {line}")
 
 
 def count_states(cells: Sequence[CellStatus]) -> str:
-    counts = {state: sum(s.state == state for s in cells) for state in STATES}
-    return ", ".join(f"{n} {state}" for state, n in counts.items() if n)
+    """How many cells are in each state, in words."""
+    states = [cell.state for cell in cells]
+    counted = [(states.count(state), state) for state in STATES]
+    return ", ".join(f"{count} {state}" for count, state in counted if count)
 
 
 def print_findings(run: str, results: Path, json: bool) -> int:
-    """1 where something is wrong. Raises UsageError."""
+    """Print what is wrong with a suite or a cell's folder, by its records; return 1 where something is. Raises UsageError."""
     folder = Path(run)
     key = None
     if os.path.isfile(folder / "manifest.json"):
-        key = folder.resolve().name
-        suite = folder.resolve().parent.name
-        results = folder.resolve().parents[1]
+        place = folder.resolve()
+        key = place.name
+        suite = place.parent.name
+        results = place.parents[1]
     else:
         suite = suite_name(run)
         if not any(suite_files(results / suite)) and suite_folder(results, f"{suite}{MARK}").is_dir():
@@ -411,20 +461,24 @@ def print_findings(run: str, results: Path, json: bool) -> int:
     ingest_journals(results)
     with Snapshot(results) as snapshot:
         findings = diagnose_suite(snapshot, suite, key, results_option(results))
-    lines = [] if findings else [f"{suite}{f'/{key}' if key else ''}: nothing is wrong that its records would show"]
-    for cell in dict.fromkeys(f.cell for f in findings):
-        own = [
-            (f"{f.policy}, " if f.policy else "") + f"{f.trouble}: {f.words}; {f.advice}"
-            for f in findings
-            if f.cell == cell
-        ]
-        lines += [visible(cell), *map(fold_text, own)]
+    by_cell: dict[str, list[str]] = {}
+    for finding in findings:
+        of_policy = f"{finding.policy}, " if finding.policy else ""
+        words = f"{of_policy}{finding.trouble}: {finding.words}; {finding.advice}"
+        by_cell.setdefault(finding.cell, []).append(words)
+    lines = []
+    for cell, its_findings in by_cell.items():
+        lines += [visible(cell), *map(fold_text, its_findings)]
+    if not findings:
+        examined = f"{suite}/{key}" if key else suite
+        lines = [f"{examined}: nothing is wrong that its records would show"]
     print_report("\n".join(lines), {"suite": suite, "findings": findings}, json)
     return int(bool(findings))
 
 
 def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
-    """Of several with one label the last at work. Raises UsageError."""
+    """Find a cell's folder by its key, the beginning of one, or its label; of several with one label the last at work. Raises
+    UsageError."""
     if not cell:
         raise UsageError(
             "CELL is empty: a key or the beginning of one, or group/regime/seed (`harness status` names them)"
@@ -433,7 +487,8 @@ def cell_folder(cell: str, suite: str | None, results: Path) -> Path:
     folders = [file.parent for file in manifests]
     named = {folder for folder in folders if folder.name.startswith(cell)}
     if len(named) > 1 and not any(folder.name == cell for folder in named):
-        raise UsageError(f"{cell}: the beginning of several keys: {', '.join(sorted(f.name for f in named))}")
+        keys = ", ".join(sorted(folder.name for folder in named))
+        raise UsageError(f"{cell}: the beginning of several keys: {keys}")
     labelled = [folder for folder, manifest in read_manifests(folders) if label_of(manifest) == cell]
     suites = sorted({folder.parent.name for folder in (*named, *labelled)})
     if len(suites) > 1:
