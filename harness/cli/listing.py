@@ -7,9 +7,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import psutil
 import typer
@@ -27,11 +27,15 @@ from harness.limits import UNUSED, available_memory, count_cores, without_collec
 from harness.store.database import kind_of_mount, store_path
 from harness.store.text import visible as shown
 from harness.suite.schema import Suite, Training
-from harness.suite.space import as_dict, spaces_of
+from harness.suite.space import Space, as_dict, spaces_of
 from harness.tasks import gym
 from harness.tasks.data import folder_in_use, list_sets
 from harness.tasks.registry import TaskInfo, list_tasks
 from harness.verification.catalogue import list_scorers as scorers
+
+if TYPE_CHECKING:
+    from harness.session.single.calibrate import Calibration, Rescue
+    from harness.session.single.levels import LevelResult
 
 GIB = 2**30
 DEFAULT_ENGINE = Suite.model_fields["engine"].default
@@ -50,29 +54,41 @@ def regimes(
     source and options, and what tuning may try."""
     known = registry.list_regimes()
     if name is None:
-        rows = [
-            [
-                r.name,
-                "published" if r.status.startswith("published") else "ours" if r.status else "",
-                ", ".join(r.papers),
-                f"BROKEN: {r.error}" if r.error else r.summary,
-            ]
-            for r in known
-        ]
+        rows = [_regime_line(regime) for regime in known]
         heads = ["regime", "defaults", "arXiv", "what it does"]
         print_table("", heads, rows, json={"regimes": known} if json else None)
         return
     searched = registry.search_spaces(type(registry.build(name, {})))
+    info = next(regime for regime in known if regime.name == name)
+    _print_regime(info, searched, json)
+
+
+def _regime_line(regime: registry.RegimeInfo) -> list[str]:
+    """A regime's row: of a broken plugin the error in place of what it does."""
+    defaults = ""
+    if regime.status:
+        defaults = "published" if regime.status.startswith("published") else "ours"
+    what = f"BROKEN: {regime.error}" if regime.error else regime.summary
+    return [regime.name, defaults, ", ".join(regime.papers), what]
+
+
+def _print_regime(info: registry.RegimeInfo, searched: Mapping[str, Space], json: bool) -> None:
+    """Print one regime with its options, and the settings of training that are searched for every regime."""
     defaults = Training().model_dump()
     common = spaces_of(Training, defaults)
-    info = next(r for r in known if r.name == name)
     if json:
-        print_json({"regimes": [info], "training": {key: as_dict(space) for key, space in common.items()}})
+        training = {key: as_dict(space) for key, space in common.items()}
+        print_json({"regimes": [info], "training": training})
         return
+    shares = ", ".join(info.shares) or "nothing"
     print(f"{info.name}: {info.summary}\n{info.source} {info.status.capitalize()}.\n{info.origin}")
-    print(f"shares {', '.join(info.shares) or 'nothing'}; log-probabilities before the update: {info.old_logprobs}\n")
-    rows = [[key, str(value), str(searched.get(key, "not searched"))] for key, value in info.options.items()]
-    rows += [[f"training.{key}", str(defaults[key]), str(space)] for key, space in common.items()]
+    print(f"shares {shares}; log-probabilities before the update: {info.old_logprobs}\n")
+    rows = []
+    for key, value in info.options.items():
+        space = searched.get(key, "not searched")
+        rows.append([key, str(value), str(space)])
+    for key, space in common.items():
+        rows.append([f"training.{key}", str(defaults[key]), str(space)])
     print_table("", ["option", "default", "what tuning may try"], rows)
     print("\nThe settings of `training` are searched for every regime alike, the baseline included (docs/tuning.md).")
 
@@ -138,16 +154,22 @@ def tasks(
 
 
 def _list_scorers(json: bool) -> None:
+    """Print the scorers, broken ones with their error."""
     known = scorers()
-    rows = [[s.name, f"BROKEN: {s.error}" if s.error else s.summary, s.remark or s.origin] for s in known]
+    rows = []
+    for scorer in known:
+        what = f"BROKEN: {scorer.error}" if scorer.error else scorer.summary
+        rows.append([scorer.name, what, scorer.remark or scorer.origin])
     print_table("", ["scorer", "what is right", "from"], rows, json={"scorers": known} if json else None)
 
 
 def _list_tasks(data_dir: Path | None, like: str, json: bool) -> None:
     """Print the tasks with all that is known of them, then the puzzles by what they ask for. like: a word of the rows to print."""
     puzzles = dict(gym.ALLOWED) if _is_like(like, "puzzle", *_puzzle_words()) else {}
+    known: list[TaskInfo] = []
     wants_puzzles_alone = like and _is_like(like, "puzzle")
-    known = [] if wants_puzzles_alone else [task for task in list_tasks(data_dir) if _is_like(like, *_words_of(task))]
+    if not wants_puzzles_alone:
+        known = [task for task in list_tasks(data_dir) if _is_like(like, *_words_of(task))]
     absent = {one.name for one in list_sets() if one.state == "absent"}
     columns = ["task", "title", "questions", "perfect", "empty", "licence", "source"]
     rows = [_task_line(task, task.name in absent) for task in known]
@@ -158,7 +180,10 @@ def _list_tasks(data_dir: Path | None, like: str, json: bool) -> None:
         print_table("", columns, rows)
     if puzzles:
         title = "\nPuzzles of reasoning-gym, e.g. {name: gym.knights_knaves, n_people: 2..3} (docs/tasks.md)"
-        lines = [[group, ", ".join(f"{gym.NAME}.{name}" for name in names)] for group, names in puzzles.items()]
+        lines = []
+        for group, names in puzzles.items():
+            tasks_of_group = ", ".join(f"{gym.NAME}.{name}" for name in names)
+            lines.append([group, tasks_of_group])
         print_table(title, ["puzzles", "tasks"], lines)
     if not rows and not puzzles:
         raise UsageError(f"--like {like}: no task has this word (harness tasks lists all)")
@@ -170,11 +195,16 @@ def _is_like(word: str, *texts: str) -> bool:
 
 
 def _words_of(task: TaskInfo) -> list[str]:
+    """What `--like` searches of a task."""
     return [task.name, task.title, task.source, task.scorer, task.summary]
 
 
 def _puzzle_words() -> list[str]:
-    return [word for group, names in gym.ALLOWED.items() for word in (group, *names)]
+    """What `--like` searches of puzzles: their groups and names."""
+    words: list[str] = []
+    for group, names in gym.ALLOWED.items():
+        words += [group, *names]
+    return words
 
 
 def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:
@@ -194,6 +224,7 @@ def _calibrate(
     policies: list[str], task: str, levels: str, prompts: int, answers: int, few_shot: int, plain: bool,
     max_new_tokens: int | None, json: bool,
 ) -> None:  # fmt: skip
+    """Measure policies on the levels of a task, and print where RL has something to learn from."""
     with without_collection(*UNUSED):
         from harness.session.single.calibrate import calibrate_models
         from harness.session.single.levels import LEAST, MOST
@@ -212,25 +243,10 @@ def _calibrate(
     if json:
         print_json(report)
         return
-    columns = ["level", "policy", "pass@1", f"pass@{answers}", "boxed", "finished", "sampled", ""]
-    levels_in_order = list(dict.fromkeys(standing.level for standing in report.standings))
-    rows = []
-    for standing in sorted(report.standings, key=lambda standing: levels_in_order.index(standing.level)):
-        accuracy = f"{standing.pass1:.1%} ±{1.96 * standing.error:.1%}"
-        shares = [f"{share:.0%}" for share in (standing.pass_any, standing.boxed, standing.finished)]
-        asked = f"{standing.prompts} x {standing.answers}"
-        rows.append([standing.level, standing.policy, accuracy, *shares, asked, "fits" if standing.fits else ""])
-    print_table("", columns, rows, columns[2:7])
+    _print_standings(report, answers)
     if report.rescues:
         print()
-        columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
-        rows = []
-        for rescue in sorted(report.rescues, key=lambda rescue: levels_in_order.index(rescue.level)):
-            of_these = f"{rescue.rescued / rescue.failed:.0%}" if rescue.failed else "-"
-            shares = [f"{rescue.failed:.0%}", of_these, f"{rescue.rescued:.1%}"]
-            asked = f"{rescue.prompts} x {rescue.answers}"
-            rows.append([rescue.level, rescue.learner, *shares, rescue.peer, asked])
-        print_table("", columns, rows, columns[2:5])
+        _print_rescues(report)
     shots = f"{few_shot} worked questions before each; " if few_shot else ""
     asked_how = f"chat template: {', '.join(report.chat)}" if report.chat else "no chat template"
     conditions = f"Training questions at temperature 1; {shots}{asked_how}. ±: 95 %, over questions."
@@ -238,10 +254,41 @@ def _calibrate(
     print(f"\n{fold_text(conditions)}\n{fold_text(fits)}")
 
 
+def _print_standings(report: Calibration, answers: int) -> None:
+    """Print each policy's accuracy on each level, with its 95 % interval over questions. answers: to each question."""
+    columns = ["level", "policy", "pass@1", f"pass@{answers}", "boxed", "finished", "sampled", ""]
+    rows = []
+    for standing in sorted(report.standings, key=_place_of_level(report)):
+        accuracy = f"{standing.pass1:.1%} ±{1.96 * standing.error:.1%}"
+        shares = [f"{share:.0%}" for share in (standing.pass_any, standing.boxed, standing.finished)]
+        asked = f"{standing.prompts} x {standing.answers}"
+        fits = "fits" if standing.fits else ""
+        rows.append([standing.level, standing.policy, accuracy, *shares, asked, fits])
+    print_table("", columns, rows, columns[2:7])
+
+
+def _print_rescues(report: Calibration) -> None:
+    """Print how often a peer solved questions that a policy failed altogether."""
+    columns = ["level", "learner", "all wrong", "of these, a peer right", "share of all", "peer", "sampled"]
+    rows = []
+    for rescue in sorted(report.rescues, key=_place_of_level(report)):
+        of_these = f"{rescue.rescued / rescue.failed:.0%}" if rescue.failed else "-"
+        shares = [f"{rescue.failed:.0%}", of_these, f"{rescue.rescued:.1%}"]
+        asked = f"{rescue.prompts} x {rescue.answers}"
+        rows.append([rescue.level, rescue.learner, *shares, rescue.peer, asked])
+    print_table("", columns, rows, columns[2:5])
+
+
+def _place_of_level(report: Calibration) -> Callable[[LevelResult | Rescue], int]:
+    """What sorts rows by their level, in the order in which levels were measured."""
+    levels = list(dict.fromkeys(standing.level for standing in report.standings))
+    return lambda row: levels.index(row.level)
+
+
 def data(data_dir: DataDir = None, json: Json = False) -> None:
     """Benchmark sets: which are present, their source, and whether their checksums are right."""
     sets = list_sets(data_dir)
-    rows = [[d.name, d.title, d.state, str(d.rows), d.licence, d.origin] for d in sets]
+    rows = [[one.name, one.title, one.state, str(one.rows), one.licence, one.origin] for one in sets]
     columns = ["set", "title", "state", "rows", "licence", "from"]
     print_table("", columns, rows, json={"sets": sets} if json else None)
 
@@ -249,7 +296,10 @@ def data(data_dir: DataDir = None, json: Json = False) -> None:
 def engines(json: Json = False) -> None:
     """Engines, whether they can run here, and what is missing."""
     known = catalogue.list_engines()
-    rows = [[e.name, "yes" if e.available else "no", e.version, e.summary, e.missing] for e in known]
+    rows = []
+    for engine in known:
+        runs_here = "yes" if engine.available else "no"
+        rows.append([engine.name, runs_here, engine.version, engine.summary, engine.missing])
     columns = ["engine", "runs here", "version", "what it is", "what is missing, and how to get it"]
     print_table("", columns, rows, json={"engines": known} if json else None)
 
@@ -295,41 +345,74 @@ def doctor(
     if run is not None:
         raise typer.Exit(print_findings(run, results, json))
     checks = examine_nodes(address, nodes, within, results, models or []) if address else list(examine(results))
+    rows = [["ok" if check.ok else "--", check.name, check.found, check.advice] for check in checks]
     if address and not json:  # not folded: in the logs of jobs
-        for c in checks:
-            print(f"{'ok' if c.ok else '--'}  {c.name}: {shown(c.found)}{f' ({c.advice})' if c.advice else ''}")
+        for state, name, found, advice in rows:
+            what_to_do = f" ({advice})" if advice else ""
+            print(f"{state}  {name}: {shown(found)}{what_to_do}")
     else:
-        rows = [["ok" if c.ok else "--", c.name, c.found, c.advice] for c in checks]
         print_table("", ["", "what", "found", "advice"], rows, json={"checks": checks} if json else None)
-    raise typer.Exit(1 if any(c.needed and not c.ok for c in checks) else 0)
+    lacks_what_is_needed = any(check.needed and not check.ok for check in checks)
+    raise typer.Exit(1 if lacks_what_is_needed else 0)
 
 
 def examine(results: Path) -> Iterator[Check]:
+    """Yield what this machine has and lacks, in the order in which `harness doctor` prints it."""
     yield make_check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
-    memory = psutil.virtual_memory()
-    state = f"{count_cores()} cores, {available_memory() / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    yield make_check("machine", available_memory() > 1.5 * GIB, state, "a micro cell needs about 1 GiB", needed=True)
-    name = cpu_bf16()
-    state = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
-    yield make_check("bf16", name, state, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
+    yield _memory()
+    yield _half_precision()
     free = shutil.disk_usage(Path.cwd()).free
     yield make_check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
     yield _store(results)
     yield _gpu()
-    for e in catalogue.list_engines():
-        needed = e.name == DEFAULT_ENGINE
-        yield Check(f"engine {e.name}", e.available, e.version or "not installed", e.missing, needed=needed)
-    regimes = registry.list_regimes()
-    broken = [f"{r.name}: {r.error}" for r in regimes if r.error]
-    yield make_check("regimes", not broken, f"{len(regimes) - len(broken)} load", "; ".join(broken))
-    folder = cache_folder()
-    place = next(p for p in (folder, *folder.parents) if p.exists())
-    writable = place.is_dir() and os.access(place, os.W_OK)
-    yield make_check("cache", writable, str(folder), "set HARNESS_CACHE to a folder that can be written", needed=True)
+    for engine in catalogue.list_engines():
+        found = engine.version or "not installed"
+        is_default = engine.name == DEFAULT_ENGINE
+        yield Check(f"engine {engine.name}", engine.available, found, engine.missing, needed=is_default)
+    yield _regimes()
+    yield _cache()
     yield _data()
-    there = all(importlib.util.find_spec(p) is not None for p in ("streamlit", "altair"))
+    yield _leaderboard()
+
+
+def _memory() -> Check:
+    """Cores, and memory for at least one micro cell."""
+    free = available_memory()
+    all_memory = psutil.virtual_memory().total
+    found = f"{count_cores()} cores, {free / GIB:.1f} of {all_memory / GIB:.1f} GiB free"
+    return make_check("machine", free > 1.5 * GIB, found, "a micro cell needs about 1 GiB", needed=True)
+
+
+def _half_precision() -> Check:
+    """Whether the CPU multiplies bf16 fast, and by which instructions."""
+    name = cpu_bf16()
+    found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
+    return make_check("bf16", name, found, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
+
+
+def _regimes() -> Check:
+    """How many regimes load, and why others do not."""
+    regimes = registry.list_regimes()
+    broken = [f"{regime.name}: {regime.error}" for regime in regimes if regime.error]
+    found = f"{len(regimes) - len(broken)} load"
+    return make_check("regimes", not broken, found, "; ".join(broken))
+
+
+def _cache() -> Check:
+    """Whether base checkpoints and models can be kept. A folder that is not there yet is made in the nearest that is."""
+    folder = cache_folder()
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    is_writable = place.is_dir() and os.access(place, os.W_OK)
+    advice = "set HARNESS_CACHE to a folder that can be written"
+    return make_check("cache", is_writable, str(folder), advice, needed=True)
+
+
+def _leaderboard() -> Check:
+    """Whether the Streamlit application can run."""
+    needed = ("streamlit", "altair")
+    is_there = all(importlib.util.find_spec(package) is not None for package in needed)
     advice = "pip install 'experience-sharing-harness[leaderboard]'"
-    yield make_check("leaderboard", there, "installed" if there else "not installed", advice)
+    return make_check("leaderboard", is_there, "installed" if is_there else "not installed", advice)
 
 
 def _store(results: Path) -> Check:
@@ -343,12 +426,15 @@ def _store(results: Path) -> Check:
 
 
 def _gpu() -> Check:
-    cards = "; ".join(f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in list_visible_gpus())
+    """The GPUs that this process sees, and what hides others."""
+    described = [f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in list_visible_gpus()]
+    cards = "; ".join(described)
     chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
     return make_check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
 
 
 def _data() -> Check:
+    """How many benchmark sets are here, and which are not as their checksums say."""
     sets = list_sets()
     states = [one.state for one in sets]
     folder = folder_in_use(None)
@@ -357,5 +443,6 @@ def _data() -> Check:
     if altered:
         present += f", altered: {', '.join(altered)}"
     advice = "the rest is fetched when first used; without a network set HARNESS_DATA to a folder of JSONL files"
-    advice = "nothing is fetched while HARNESS_DATA is set" if folder else advice
+    if folder:
+        advice = "nothing is fetched while HARNESS_DATA is set"
     return make_check("benchmark data", {*states} == {"present"}, present, advice)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,18 +58,14 @@ def new_suite(
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
         raise UsageError("--minutes: works only with a trial")
-    file = out or Path("-".join(re.sub(r"[^\w.+-]+", "-", Path(m).resolve().name.lower()) for m in models) + ".yaml")
-    if file.suffix not in {".yaml", ".yml"}:
-        raise UsageError(f"--out {file}: a suite's name ends in .yaml")
-    if not file.parent.is_dir():
-        raise UsageError(f"--out {file}: there is no folder {file.parent}")
-    if file.exists():
-        raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
+    file = out or _usual_file(models)
+    _check_new_file(file)
     name = re.sub(r"[^A-Za-z0-9_.+-]+", "-", file.stem).strip("-.+_")[:64] or "pair"
     if not trial and "*" in (task or ""):
         raise UsageError(f"--task {task}: which puzzles fit is found by a trial; leave --no-trial out, or name one")
     text = "" if trial else write_draft(models, task or USUAL, name, file=file)
-    text = text or draft_by_trial(models, task, name, file, minutes)
+    if trial:
+        text = draft_by_trial(models, task, name, file, minutes)
     try:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
@@ -87,6 +84,23 @@ def new_suite(
     print("Look at the file: it explains every setting.", file=sys.stderr)
 
 
+def _usual_file(models: Sequence[str]) -> Path:
+    """A suite's file in this folder, by the names of its models."""
+    names = [Path(model).resolve().name.lower() for model in models]
+    plain = [re.sub(r"[^\w.+-]+", "-", name) for name in names]
+    return Path("-".join(plain) + ".yaml")
+
+
+def _check_new_file(file: Path) -> None:
+    """Require a name of a suite in a folder that is there, which nothing has. Raises UsageError."""
+    if file.suffix not in {".yaml", ".yml"}:
+        raise UsageError(f"--out {file}: a suite's name ends in .yaml")
+    if not file.parent.is_dir():
+        raise UsageError(f"--out {file}: there is no folder {file.parent}")
+    if file.exists():
+        raise UsageError(f"{file} exists already; give another name (--out FILE) or remove it")
+
+
 RegimeName = Annotated[str, typer.Argument(help="The regime's name, e.g. best-of-peers.")]
 RegimeKind = Annotated[str, typer.Option("--kind", help="What it learns from: peers' answers, their scores or hints.")]
 
@@ -97,7 +111,8 @@ def new_regime(
     kind: RegimeKind = "answers",
 ) -> None:
     """Scaffold a plugin package for a new regime, with its conformance test."""
-    if kind not in (known := ["answers", *list_flavours(registry.PLUGINS)]):
+    known = ["answers", *list_flavours(registry.PLUGINS)]
+    if kind not in known:
         raise UsageError(f"--kind {kind}: one of {', '.join(known)}")
     _scaffold(registry.PLUGINS, name, into, "harness regimes", kind if kind != "answers" else "")
 
@@ -119,6 +134,8 @@ def new_engine(name: EngineName, into: Into = Path()) -> None:
 
 
 def _scaffold(plugins: PluginRegistry[Any], name: str, into: Path, listing: str, flavour: str = "") -> None:
+    """Write a plug-in's package and print what to do with it. listing: the command that lists such plug-ins. flavour: of the
+    template, empty for the plain one."""
     folder = write_package(plugins, name, into, flavour)
     with_tests = shlex.quote(f"{folder}[test]")  # the environment of `make run` has no pytest
     print(f"{folder}: written. Next:\n  pip install -e {with_tests}\n  pytest {shlex.quote(str(folder))}\n  {listing}")

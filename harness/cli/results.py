@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated
@@ -69,7 +70,9 @@ def show(
     group. Without SUITE a sentence for each."""
     if json and format_ not in (None, "json"):
         raise UsageError(f"--json and --format {format_}: --json is --format json, give one of the two")
-    format_ = "json" if json else format_ or "table"
+    if json:
+        format_ = "json"
+    format_ = format_ or "table"
     if format_ not in FORMATS:
         raise UsageError(f"--format {format_}: one of {', '.join(FORMATS)}")
     if against is not None and format_ != "table":
@@ -107,8 +110,8 @@ def status(
     if json:
         print_json({"cells": statuses, "notes": notes})
         return
-    for name in dict.fromkeys(s.suite for s in statuses):
-        cells = [s for s in statuses if s.suite == name]
+    for name in dict.fromkeys(status.suite for status in statuses):
+        cells = [status for status in statuses if status.suite == name]
         if suite is None:
             print(f"{name}: {tables.count_states(cells)}")
         else:
@@ -130,11 +133,13 @@ def logs(
     results: Results = RESULTS,
 ) -> None:
     """The end of a cell's log: phases, warnings, tracebacks, output of libraries."""
-    log = log_of(tables.cell_folder(cell, None if suite is None else suite_name(suite), results), earlier)
+    name = None if suite is None else suite_name(suite)
+    log = log_of(tables.cell_folder(cell, name, results), earlier)
     if not log.exists():
         raise UsageError(f"{log}: there is no such log")
     print(f"{log}:", file=sys.stderr)
-    print("\n".join(visible(_COLOUR.sub("", line)) for line in read_tail(log, lines)))
+    shown = [visible(_COLOUR.sub("", line)) for line in read_tail(log, lines)]
+    print("\n".join(shown))
 
 
 Query = Annotated[str, typer.Argument(help="One SELECT statement.")]
@@ -163,14 +168,18 @@ def sql(
 ) -> None:
     """A read-only query on the store (docs/store.md has the schema)."""
     tables.refresh_store(results)
-    answer = ask_in_process(
-        results, query, Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20)
-    )
-    cells = [] if json else [["NULL" if v is None else str(v) for v in row] for row in answer.rows]
+    limits = Limits(rows=rows, bytes=megabytes << 20, seconds=seconds, memory=memory << 20)
+    answer = ask_in_process(results, query, limits)
+    cells = [] if json else [_texts_of_values(row) for row in answer.rows]
     print_table("", answer.columns, cells, json=answer if json else None)
     if answer.cut:
         limit = f"--rows {rows}" if answer.cut == "rows" else f"--megabytes {megabytes}"
         print(f"note: the answer goes on; shown are its first {len(answer.rows):,} rows ({limit})", file=sys.stderr)
+
+
+def _texts_of_values(row: Sequence[object]) -> list[str]:
+    """A row of an answer as a table shows it."""
+    return ["NULL" if value is None else str(value) for value in row]
 
 
 ExportFormat = Annotated[str, typer.Option("--format", help=", ".join(["html", *EXPORTS]))]
@@ -191,7 +200,8 @@ def export(
         raise UsageError(f"--format {format_}: one of {', '.join(['html', *EXPORTS])}")
     if suite is None and format_ != "html":
         raise UsageError(f"--format {format_}: name the suite")
-    target = Path("report.html" if format_ == "html" else format_) if out is None else out
+    usual = "report.html" if format_ == "html" else format_
+    target = Path(usual) if out is None else out
     check_target(target, format_, one=format_ == "html")
     tables.refresh_store(results)
     suite = tables.say_what_lacks(suite, results)
@@ -201,9 +211,11 @@ def export(
         export_report(results, target, suite)
         print(f"wrote {target}", file=sys.stderr)
         return
+    write = resolve_name(EXPORTS[format_])
     with Snapshot(results) as snapshot:
-        count = resolve_name(EXPORTS[format_])(snapshot, results, str(suite), target)
-    print(f"wrote {target}: {count} {'tables' if format_ == 'parquet' else 'policies of cells'}", file=sys.stderr)
+        count = write(snapshot, results, str(suite), target)
+    what = "tables" if format_ == "parquet" else "policies of cells"
+    print(f"wrote {target}: {count} {what}", file=sys.stderr)
 
 
 Port = Annotated[int, typer.Option("--port", min=1, max=65535)]
@@ -237,7 +249,8 @@ def check_address(address: str) -> None:
     try:
         if not address:
             raise OSError("empty")
-        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        socket.create_server((address, 0), family=family).close()
     except (OSError, UnicodeError) as error:
         fault = getattr(error, "strerror", None) or error
         raise UsageError(f"--address {address!r}: not an IP address or a host name of this machine: {fault}") from None
@@ -257,5 +270,6 @@ def rescore(
     """Verify stored samples again and show which verdicts would change; the texts are never touched."""
     from harness.session.single.rescoring import rescore_results
 
-    report = rescore_results(results, None if suite is None else suite_name(suite), scorer)
+    name = None if suite is None else suite_name(suite)
+    report = rescore_results(results, name, scorer)
     print_report(report.describe(), report, json)

@@ -138,9 +138,9 @@ def run(
     outcome = None
     if prepared.suite.tune is not None:
         if only or (part and part.count > 1):
+            option = "--only" if only else "--shard"
             raise UsageError(
-                f"{'--only' if only else '--shard'}: a suite with `tune` cannot run in parts: each trial depends "
-                "on all earlier ones"
+                f"{option}: a suite with `tune` cannot run in parts: each trial depends on all earlier ones"
             )
         prepared, outcome = _run_tuning(prepared, results, run_prepared)
     if outcome is None and prepared.cells_to_run():
@@ -202,7 +202,8 @@ def _end_run(outcome: RunSummary | None, prepared: Prepared, results: Path, json
     if prepared.cells:
         _show_run(prepared, results, json)
         if outcome:
-            print(f"\n{outcome.done} cell{'s' * (outcome.done != 1)} in {format_duration(seconds)}.", file=sys.stderr)
+            cells = "1 cell" if outcome.done == 1 else f"{outcome.done} cells"
+            print(f"\n{cells} in {format_duration(seconds)}.", file=sys.stderr)
     elif json:
         print_json({"suite": prepared.suite.name, "rows": []})
     raise typer.Exit(outcome.exit_code if outcome else 0)
@@ -250,6 +251,7 @@ class FirstComparison:
             self.tell(f"harness: the store was not refreshed: {error}")
 
     def _compare_first_cells(self) -> None:
+        """Tell one gain over the baseline, as soon as the store has one."""
         with Snapshot(self.results) as snapshot:
             rows = read_finished(snapshot, self.suite).rows
         compared = [row for row in rows if row.policy == MEAN and row.gain is not None]
@@ -258,24 +260,28 @@ class FirstComparison:
         row = min(compared, key=lambda row: row.metric == "greedy")  # sampled answers, where there are any
         where = f"{row.group}, {row.task}, {row.metric}, seed {row.seed}"
         seconds = format_duration(time.monotonic() - self.began)
+        points = 100 * (row.gain or 0)
         self.tell(
-            f"first comparison, after {seconds}: {row.regime} {100 * (row.gain or 0):+.1f} points over {row.baseline} "
+            f"first comparison, after {seconds}: {row.regime} {points:+.1f} points over {row.baseline} "
             f"({where}; one seed has no interval)"
         )
         self.said = True
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
+    """On stderr, how this run differs from the whole suite as it is written."""
     name = prepared.suite.name
     here = len(prepared.cells)
     every = len(prepared.every)
     if prepared.altered:
-        settings = " ".join(f"--set {shlex.quote(a)}" for a in prepared.altered)
+        settings = " ".join(f"--set {shlex.quote(setting)}" for setting in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
         print(f"{name}: altered by {settings}: {words}", file=sys.stderr)
     if here < every:
-        chosen = " ".join([*(f"--only {pattern}" for pattern in only or ()), *([f"--shard {shard}"] if shard else [])])
-        print(f"{name}: a part of the suite: {here} of {every} cells ({chosen})", file=sys.stderr)
+        options = [f"--only {pattern}" for pattern in only or ()]
+        if shard:
+            options.append(f"--shard {shard}")
+        print(f"{name}: a part of the suite: {here} of {every} cells ({' '.join(options)})", file=sys.stderr)
 
 
 OnSlurm = Annotated[bool, typer.Option("--slurm", help="Submit to SLURM with sbatch, the only scheduler so far.")]
@@ -330,9 +336,14 @@ def submit(
     if not slurm:
         raise UsageError("submit: name a scheduler: --slurm")
     prepared = prepare_named(suite, results, overrides=set_ or (), engine=engine, only=only or (), online=True)
-    for option, is_given in (("shards", shards), ("nodes", nodes > 1)):
-        if is_given and backend_of(prepared.suite.engine).clustered == (option == "shards"):
-            raise UsageError(f"--{option}: has no effect on the {prepared.suite.engine} engine")
+    is_clustered = backend_of(prepared.suite.engine).clustered
+    idle = None  # an option that the engine would not heed
+    if shards and is_clustered:
+        idle = "shards"
+    elif nodes > 1 and not is_clustered:
+        idle = "nodes"
+    if idle:
+        raise UsageError(f"--{idle}: has no effect on the {prepared.suite.engine} engine")
     if prepared.suite.tune is not None:
         if only or (shards or 1) > 1:
             raise UsageError("submit: a suite with `tune` cannot run in parts (--only, --shards)")
@@ -350,9 +361,9 @@ def submit(
         return
     job.write()
     print(job.submit())
-    beside = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
-    follow = f"harness status {shlex.quote(suite)}{settings_of(prepared)}{beside}{results_option(results)}"
-    print(f"{job.file}: logs beside it; `{follow}`", file=sys.stderr)
+    folders = "".join(f" --models {shlex.quote(str(folder))}" for folder in models or ())
+    options_to_follow = f"{settings_of(prepared)}{folders}{results_option(results)}"
+    print(f"{job.file}: logs beside it; `harness status {shlex.quote(suite)}{options_to_follow}`", file=sys.stderr)
 
 
 def _options_of_run(
@@ -364,7 +375,10 @@ def _options_of_run(
     folders = [("--data-dir", data_dir)] if data_dir else []
     folders += [("--models", folder) for folder in models]
     given += [(option, str(expand_user(folder).resolve())) for option, folder in folders]
-    return [word for pair in given for word in pair]
+    words: list[str] = []
+    for option, value in given:
+        words += [option, value]
+    return words
 
 
 Calibration = Annotated[
@@ -423,13 +437,14 @@ def _find_prices(plan: Plan, price: float) -> dict[str, float]:
 
 
 def _describe_price(plan: Plan, price: float) -> str:
+    """The plan's line on money. price: of a GPU-hour."""
     if not plan.resources.gpus:
         return "price      none: the plan uses no GPU"
     prices = _find_prices(plan, price)
-    return (
-        f"price      {prices['reserved']:,.2f} at {price:g} a GPU-hour; {prices['machine']:,.2f} if all {plan.resources.gpus} GPUs "
-        "are paid for until the end"
-    )
+    reserved = f"{prices['reserved']:,.2f}"
+    machine = f"{prices['machine']:,.2f}"
+    gpus = plan.resources.gpus
+    return f"price      {reserved} at {price:g} a GPU-hour; {machine} if all {gpus} GPUs are paid for until the end"
 
 
 def _say_power(results: Path, seeds: int) -> None:
@@ -444,20 +459,25 @@ def _say_power(results: Path, seeds: int) -> None:
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
+    """On stderr, what a suite with `tune` runs besides its own cells, and how long all of it takes at most. planned: makes the
+    plan of a prepared suite."""
     check_variants(prepared.suite, prepared.source)
-    # in the place of results
     plans = []
-    nothing = Path(os.devnull)
+    nothing = Path(os.devnull)  # in the place of results: as if none of it had been run
     for suite in foreseen_suites(prepared.suite):
         with faults_in_tune(suite):
-            plans.append(planned(prepare_suite(suite, prepared.source, nothing, prepared.altered)))
-    wall, cpu = (sum(getattr(p.predicted, of) for p in plans) for of in ("wall_seconds", "cpu_seconds"))
-    takes = (
-        f"; from nothing to the table at most {format_duration(wall)}, {format_duration(cpu)} of CPU" if wall else ""
-    )
+            foreseen = prepare_suite(suite, prepared.source, nothing, prepared.altered)
+            plans.append(planned(foreseen))
+    wall = sum(plan.predicted.wall_seconds for plan in plans)
+    cpu = sum(plan.predicted.cpu_seconds for plan in plans)
+    takes = ""
+    if wall:
+        takes = f"; from nothing to the table at most {format_duration(wall)}, {format_duration(cpu)} of CPU"
+    trials = count_runs(prepared.suite)
+    tuned_cells = plans[-1].cells - len(prepared.every)
     print(
-        f"note: before these come {count_runs(prepared.suite)} runs of trials, on other groups (docs/tuning.md), and up to "
-        f"{plans[-1].cells - len(prepared.every)} cells with tuned settings stand beside these{takes}",
+        f"note: before these come {trials} runs of trials, on other groups (docs/tuning.md), and up to "
+        f"{tuned_cells} cells with tuned settings stand beside these{takes}",
         file=sys.stderr,
     )
 
@@ -483,11 +503,14 @@ def rehearse(
     with without_collection(*UNUSED):
         from harness.rehearsal import rehearse as way
 
-    settings = [*(set_ or ()), *([f"engine={engine}"] if engine else [])]
+    settings = list(set_ or ())
+    if engine:
+        settings.append(f"engine={engine}")
     with ExitStack() as stack:
         root = results or Path(stack.enter_context(TemporaryDirectory(prefix="harness-rehearsal-")))
-        places = (place for place in (*root.glob("*"), *root.glob("results/*")) if suite_files(place))
-        if any(not place.name.startswith(way.PREFIX) for place in places):
+        folders = [*root.glob("*"), *root.glob("results/*")]
+        suites = [folder.name for folder in folders if suite_files(folder)]
+        if any(not name.startswith(way.PREFIX) for name in suites):
             raise UsageError(f"--results {root}: has results of real runs; give a rehearsal another folder")
         report, plan = way.rehearse_suite(suite, RESULTS, root, settings, inventory, only or ())
         if json:
@@ -497,19 +520,21 @@ def rehearse(
             if plan is not None:
                 print(f"\nThe full run needs\n{describe_plan(plan)}")
             if results:
-                print(
-                    f"the table: harness show {way.name_of(report.suite)} --results {shlex.quote(report.results)}",
-                    file=sys.stderr,
-                )
+                name = way.name_of(report.suite)
+                place = shlex.quote(report.results)
+                print(f"the table: harness show {name} --results {place}", file=sys.stderr)
     raise typer.Exit(1 if report.findings else 0)
 
 
 def _say_rehearsed(report: Rehearsal) -> None:
+    """Print what a rehearsal found, in parts with a title each; a part without lines is left out."""
     done = [cell for cell in report.cells if cell.state == "done"]
     print(f"{report.suite}: {len(done)} of {len(report.cells)} kinds of cells rehearsed on the {report.engine} engine")
+    faults = [f"{finding.name}: {finding.place}: {finding.problem}" for finding in report.findings]
+    models = [f"{name}: {what}" for name, what in report.models.items()]
     parts = {
-        "Would fail": [f"{f.name}: {f.place}: {f.problem}" for f in report.findings] or ["nothing that was found"],
-        "Models": [f"{name}: {what}" for name, what in report.models.items()],
+        "Would fail": faults or ["nothing that was found"],
+        "Models": models,
         "Not rehearsed": report.not_rehearsed,
         "Remarks": report.remarks,
     }
@@ -565,20 +590,32 @@ def evaluate(
     if not checkpoint.is_dir():
         raise UsageError(f"{checkpoint}: no such folder")
     read_config(checkpoint / "config.json")  # before slow imports
-    _check_evaluation(checkpoint, names := tasks.split(","), backend, data_dir)
+    names = tasks.split(",")
+    _check_evaluation(checkpoint, names, backend, data_dir)
     with show_phases("importing torch"):
         with without_collection(*UNUSED):
             from harness.session.single.standalone import evaluate_checkpoint
 
         measured = evaluate_checkpoint(
-            checkpoint, names, limit=limit, k=k, temperature=temperature, top_p=top_p, seed=seed, backend=backend,
-            max_new_tokens=max_new_tokens, chat=chat, few_shot=few_shot, data_dir=data_dir, results=results,
+            checkpoint,
+            names,
+            limit=limit,
+            k=k,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            backend=backend,
+            max_new_tokens=max_new_tokens,
+            chat=chat,
+            few_shot=few_shot,
+            data_dir=data_dir,
+            results=results,
             remark=lambda words: print(f"note: {words}", file=sys.stderr),
-        )  # fmt: skip
-    rows = [
-        [m.task, m.name, PERCENT.text(m.value), str(m.documents), str(m.samples), str(m.invalid)]
-        for m in measured.metrics
-    ]
+        )
+    rows = []
+    for metric in measured.metrics:
+        counts = [str(metric.documents), str(metric.samples), str(metric.invalid)]
+        rows.append([metric.task, metric.name, PERCENT.text(metric.value), *counts])
     columns = ["task", "metric", "accuracy", "questions", "answers", "invalid"]
     print_table(f"{checkpoint}; accuracy in %", columns, rows, columns[2:], json=measured if json else None)
     if not json:
@@ -587,17 +624,18 @@ def evaluate(
 
 
 def _check_evaluation(checkpoint: Path, tasks: list[str], backend: str, data_dir: Path | None) -> None:
-    """Without their libraries. Raises UsageError, DataError, PluginError."""
+    """Check what `harness eval` was asked for, before slow imports. Raises UsageError, DataError, PluginError."""
     from harness.engines.checkpoint import weight_files
 
     if backend not in get_args(Backend):
         raise UsageError(f"--backend {backend}: one of {', '.join(get_args(Backend))}")
-    names = list[str]()
+    names: list[str] = []
     for name in tasks:
-        known = None if name.startswith("lm_eval:") else get_task(task_of_text(name))  # lm-eval knows its names
-        if known is not None:
-            known.documents(data_dir)
-        names.append(name if known is None else known.name)
+        if not name.startswith("lm_eval:"):  # lm-eval alone knows its names
+            task = get_task(task_of_text(name))
+            task.documents(data_dir)
+            name = task.name
+        names.append(name)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise UsageError(f"--tasks: the task {twice[0]!r} occurs twice")
