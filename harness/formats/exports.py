@@ -108,7 +108,8 @@ def finished_cells(snapshot: Snapshot, results: Path, suite: str) -> Iterator[Fi
         [suite],
     ).to_pylist()
     for row in rows:
-        by_policy.setdefault((row.pop("cell"), row.pop("policy")), []).append(FinalScore(**row))
+        place = row.pop("cell"), row.pop("policy")
+        by_policy.setdefault(place, []).append(FinalScore(**row))
     if not by_policy:
         raise UsageError(f"{results}: no finished cells of a suite {suite!r}")
     for (cell, policy), scores in by_policy.items():
@@ -132,16 +133,13 @@ def write_parquet(snapshot: Snapshot, results: Path, suite: str, out: Path) -> i
         "seeds": _table_of_rows(SeedRow, seed_rows(snapshot, suite)),
         "cells": cells,
     }
-    tables |= {
-        name: snapshot.query(
-            f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ? ORDER BY ALL", [suite]
-        )
-        for name in ("scores", "totals", "spent", "steps", "curves")
-    }
-    each = "SELECT * FROM samples WHERE suite = ? AND cell = ?"  # in the journal's order, without a sort of all texts
-    tables["samples"] = pa.concat_tables(
-        snapshot.query(each, [suite, cell]) for cell in ["", *cells["cell"].to_pylist()]
-    )
+    for name in ("scores", "totals", "spent", "steps", "curves"):
+        that_count = f"SELECT * FROM {name} SEMI JOIN current_cells USING (suite, cell) WHERE suite = ? ORDER BY ALL"
+        tables[name] = snapshot.query(that_count, [suite])
+    # In the journal's order, without a sort of all texts; the cell without a name gives the columns where there is none
+    of_cell = "SELECT * FROM samples WHERE suite = ? AND cell = ?"
+    names = ["", *cells["cell"].to_pylist()]
+    tables["samples"] = pa.concat_tables(snapshot.query(of_cell, [suite, name]) for name in names)
     for name, table in tables.items():
         replace_atomic(out / f"{name}.parquet", partial(pq.write_table, table, compression="zstd"))
     return len(tables)
@@ -158,8 +156,10 @@ def _table_of_rows(row: type[msgspec.Struct], rows: Sequence[msgspec.Struct]) ->
         tuple[str, ...]: pa.list_(pa.string()),
     }
     # A mean's members have rows of their own
-    kept = [f for f in fields(row) if f.name != "members"]
-    columns = {f.name: next(t for kind, t in types.items() if f.type in (kind, kind | None)) for f in kept}
+    kept = [field for field in fields(row) if field.name != "members"]
+    columns = {}
+    for field in kept:
+        columns[field.name] = next(stored for kind, stored in types.items() if field.type in (kind, kind | None))
     return pa.Table.from_pylist(msgspec.to_builtins(rows), pa.schema(columns))
 
 
@@ -174,7 +174,8 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
         folder = out / cell.manifest.key / cell.policy
         write_atomic(folder / "README.md", write_card(cell).encode())
         for task, entry in find_benchmarks(cell).items():
-            text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False, allow_unicode=True, width=1000)
+            plain = eval_result_entries_to_yaml([entry])
+            text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
             write_atomic(folder / ".eval_results" / f"{task}.yaml", text.encode())
     return count
 
@@ -183,9 +184,8 @@ def find_benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     """Return by task the score on each whole set of the hub: greedy, else the mean of samples."""
     limit = cell.manifest.config["evaluation"]["limit"]
     entries: dict[str, EvalResultEntry] = {}
-    for score in sorted(
-        (s for s in cell.scores if s.metric in ("greedy", "sampled")), key=lambda s: s.metric != "greedy"
-    ):
+    scores = [score for score in cell.scores if score.metric in ("greedy", "sampled")]
+    for score in sorted(scores, key=lambda score: score.metric != "greedy"):
         data = cell.published(score.task)
         if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
             continue
@@ -206,58 +206,68 @@ def find_benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
 
 def write_card(cell: FinishedPolicy) -> str:
     """Return the text of a checkpoint's card."""
-    m = cell.manifest
-    peers = ", ".join(p.name for p in m.policies if p.name != cell.policy) or "none"
-    training = m.config["training"]
-    p = m.provenance
-    lines = [
-        f"| {s.task} | {s.title} | {'–' if s.value is None else f'{100 * s.value:.1f}'} | {s.questions} | {s.answers} |"
-        for s in cell.scores
-    ]
+    manifest = cell.manifest
+    provenance = manifest.provenance
+    training = manifest.config["training"]
+    steps = training["steps"]
+    seed = manifest.seed
+    others = [entry.name for entry in manifest.policies if entry.name != cell.policy]
+    peers = ", ".join(others) or "none"
+    scores = "\n".join(_score_line(score) for score in cell.scores)
     head = yaml.safe_dump(_describe_metadata(cell), sort_keys=False, allow_unicode=True, width=1000)
+    options = manifest.options or "the regime's own"
+    changed = ", changed" if provenance.dirty else ""
+    code = f"{provenance.code_version}, commit `{provenance.commit or 'unknown'}`{changed}"
+    libraries = ", ".join(f"{name} {version}" for name, version in provenance.packages.items())
     return f"""---
 {head}---
 
-# {cell.policy}, trained by {m.regime} on {m.group}
+# {cell.policy}, trained by {manifest.regime} on {manifest.group}
 
-A checkpoint of the suite `{m.suite}`: `{cell.model}` after {training["steps"]} steps of reinforcement learning with verifiable
-rewards on `{training["task"]}`, beside {peers}, under the experience-sharing regime `{m.regime_type}` with seed {m.seed} and
-rollout budget {m.budget}. It was trained to compare regimes, and is not meant for anything else.
+A checkpoint of the suite `{manifest.suite}`: `{cell.model}` after {steps} steps of reinforcement learning with verifiable
+rewards on `{training["task"]}`, beside {peers}, under the experience-sharing regime `{manifest.regime_type}` with seed {seed} and
+rollout budget {manifest.budget}. It was trained to compare regimes, and is not meant for anything else.
 
 | task | metric | accuracy in % | questions | answers |
 | --- | --- | ---: | ---: | ---: |
-{chr(10).join(lines)}
+{scores}
 
-One seed says little: `harness show {m.suite}` has the regime's intervals over seeds, and its gain over the baseline.
+One seed says little: `harness show {manifest.suite}` has the regime's intervals over seeds, and its gain over the baseline.
 
 | | |
 | --- | --- |
-| cell | `{m.key}` |
-| options | `{m.options or "the regime's own"}` |
-| engine | {m.engine} |
-| code | {p.code_version}, commit `{p.commit or "unknown"}`{", changed" if p.dirty else ""} |
-| libraries | {", ".join(f"{name} {version}" for name, version in p.packages.items())} |
-| finished | {p.finished} |
+| cell | `{manifest.key}` |
+| options | `{options}` |
+| engine | {manifest.engine} |
+| code | {code} |
+| libraries | {libraries} |
+| finished | {provenance.finished} |
 """
+
+
+def _score_line(score: FinalScore) -> str:
+    """A score's row in a card."""
+    accuracy = "–" if score.value is None else f"{100 * score.value:.1f}"
+    return f"| {score.task} | {score.title} | {accuracy} | {score.questions} | {score.answers} |"
 
 
 def _describe_metadata(cell: FinishedPolicy) -> dict[str, Any]:
     """Return the head of a card, which the hub reads."""
-    m = cell.manifest
-    on_hub = "/" in cell.model and any(p.name == cell.policy and p.revision for p in m.policies)
-    own = {"base_model": cell.model, "base_model_relation": "finetune"} if on_hub else {}
-    tasks = [
-        {
+    head: dict[str, Any] = {"library_name": "transformers"}
+    pinned = {entry.name for entry in cell.manifest.policies if entry.revision}
+    if "/" in cell.model and cell.policy in pinned:  # a model of the hub
+        head |= {"base_model": cell.model, "base_model_relation": "finetune"}
+    head["tags"] = ["reinforcement-learning", "experience-sharing", cell.manifest.regime_type]
+    results = []
+    for score in cell.scores:
+        if score.value is None:
+            continue
+        metric = {"name": score.title, "type": "accuracy", "value": score.value}
+        result = {
             "task": {"type": "text-generation"},
-            "dataset": {"name": s.task, "type": s.task},
-            "metrics": [{"name": s.title, "type": "accuracy", "value": s.value}],
+            "dataset": {"name": score.task, "type": score.task},
+            "metrics": [metric],
         }
-        for s in cell.scores
-        if s.value is not None
-    ]
-    return {
-        "library_name": "transformers",
-        **own,
-        "tags": ["reinforcement-learning", "experience-sharing", m.regime_type],
-        "model-index": [{"name": cell.name, "results": tasks}],
-    }
+        results.append(result)
+    head["model-index"] = [{"name": cell.name, "results": results}]
+    return head

@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 
 from harness.errors import StoreError, UsageError
 from harness.files import write_atomic
@@ -51,19 +52,23 @@ class NewPoints(NamedTuple):
 
     def rows(self) -> Iterator[tuple[int, float, dict[str, float]]]:
         """Step, time and values by `<policy>/<tag>`; the same at every look."""
-        for (step, at, *_), points in groupby(
-            self.points, key=lambda p: (max(p.step, 0), p.at, p.policy, p.tag.partition("/")[0])
-        ):
-            yield step, at, {f"{p.policy}/{p.tag}": p.value for p in points}
+
+        def place_of(point: TrackedPoint) -> tuple[int, float, str, str]:
+            kind = point.tag.partition("/")[0]
+            return max(point.step, 0), point.at, point.policy, kind
+
+        for (step, at, *_), points in groupby(self.points, key=place_of):
+            yield step, at, {f"{point.policy}/{point.tag}": point.value for point in points}
 
     def details(self) -> dict[str, Any]:
-        m = self.manifest
+        """What a tracker notes as a run's configuration."""
+        manifest = self.manifest
         names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
-        return {n: getattr(m, n) for n in names} | {
-            "policies": [p.name for p in m.policies],
-            "cell": m.key,
-            "started": m.provenance.started,
-        }
+        told = {name: getattr(manifest, name) for name in names}
+        told["policies"] = [policy.name for policy in manifest.policies]
+        told["cell"] = manifest.key
+        told["started"] = manifest.provenance.started
+        return told
 
 
 class Tracker:
@@ -130,24 +135,44 @@ def _digest_points(points: list[TrackedPoint]) -> str:
 
 
 def _read_points(folder: Path, manifest: Manifest) -> Iterator[TrackedPoint]:
-    """In order of steps: a growing journal adds at the end."""
+    """Yield a cell's points in order of steps: a growing journal adds at the end."""
     at = datetime.fromisoformat(manifest.provenance.started).timestamp()
     tables = read_journal(folder).tables
-    steps, curves = (tables[name].to_pylist() if name in tables else [] for name in ("steps", "curves"))
-    measured = [(r, f"held-out/{r['metric']}", r["accuracy"]) for r in curves]
-    measured += [(r, f"steps/{tag}", value) for r in steps for tag, value in r.items() if tag not in ("policy", "step")]
-    points = [
-        TrackedPoint(r["policy"], tag, r["step"], float(value), at) for r, tag, value in measured if value is not None
-    ]
-    yield from sorted(points, key=lambda p: (p.step, p.tag.startswith("steps/"), p.policy))
+    points: list[TrackedPoint] = []
+    if "curves" in tables:
+        points += _points_of_curves(tables["curves"].to_pylist(), at)
+    if "steps" in tables:
+        points += _points_of_steps(tables["steps"].to_pylist(), at)
+    yield from sorted(points, key=lambda point: (point.step, point.tag.startswith("steps/"), point.policy))
     if manifest.state == "done" and "samples" in tables:
-        columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
-        samples = tables["samples"].select([*columns, "verdict"]).to_pandas()
-        valid = samples[samples["verdict"] != "invalid"]
-        questions = valid["verdict"].eq("right").groupby([valid[name] for name in columns]).mean()
-        means = questions.groupby(level=columns[:-1]).mean()  # of questions, as in tables
-        for (policy, step, task, metric), value in means.items():
-            yield TrackedPoint(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
+        yield from _points_of_samples(tables["samples"], at)
+
+
+def _points_of_curves(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
+    """The accuracies of learning curves. at: seconds since 1970, of all points of a cell."""
+    for row in rows:
+        if row["accuracy"] is not None:
+            yield TrackedPoint(row["policy"], f"held-out/{row['metric']}", row["step"], float(row["accuracy"]), at)
+
+
+def _points_of_steps(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
+    """What was measured at each step, column by column."""
+    for row in rows:
+        for name, value in row.items():
+            if name not in ("policy", "step") and value is not None:
+                yield TrackedPoint(row["policy"], f"steps/{name}", row["step"], float(value), at)
+
+
+def _points_of_samples(table: pa.Table, at: float) -> Iterator[TrackedPoint]:
+    """The accuracy of each evaluation, the mean over its questions, as in tables."""
+    columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
+    samples = table.select([*columns, "verdict"]).to_pandas()
+    valid = samples[samples["verdict"] != "invalid"]
+    is_right = valid["verdict"].eq("right")
+    of_questions = is_right.groupby([valid[name] for name in columns]).mean()
+    means = of_questions.groupby(level=columns[:-1]).mean()
+    for (policy, step, task, metric), value in means.items():
+        yield TrackedPoint(policy, f"evaluation/{task}/{metric}", int(step), float(value), at)
 
 
 class TensorBoard(Tracker):
@@ -171,13 +196,17 @@ class TensorBoard(Tracker):
         folder = self.run_folder(new.manifest)
         if not new.since:
             shutil.rmtree(folder, ignore_errors=True)
-        for policy in dict.fromkeys(p.policy for p in new.points):
+        by_policy: dict[str, list[TrackedPoint]] = {}
+        for point in new.points:
+            by_policy.setdefault(point.policy, []).append(point)
+        for policy, points in by_policy.items():
             writer = self._writer(str(folder / policy))
             try:
-                for p in (p for p in new.points if p.policy == policy):
-                    value = self._summary.Value(tag=p.tag, simple_value=p.value)
+                for point in points:
+                    value = self._summary.Value(tag=point.tag, simple_value=point.value)
                     summary = self._summary(value=[value])
-                    writer.add_event(self._event(wall_time=p.at, step=max(p.step, 0), summary=summary))
+                    event = self._event(wall_time=point.at, step=max(point.step, 0), summary=summary)
+                    writer.add_event(event)
             finally:
                 writer.close()
 
@@ -209,10 +238,17 @@ class Wandb(Tracker):
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         try:
             run = self._wandb.init(
-                project=m.suite, id=f"{m.key}-{new.renewed + 1}" if new.renewed else m.key, name=run_name(m), group=m.group,
-                job_type=m.regime, config=new.details(), dir=self.folder.parent, mode=self._mode, resume="allow",
+                project=m.suite,
+                id=f"{m.key}-{new.renewed + 1}" if new.renewed else m.key,
+                name=run_name(m),
+                group=m.group,
+                job_type=m.regime,
+                config=new.details(),
+                dir=self.folder.parent,
+                mode=self._mode,
+                resume="allow",
                 settings=self._settings,
-            )  # fmt: skip
+            )
             run.define_metric("*", step_metric="step")
             for step, _, values in new.rows():
                 run.log({"step": step, **values})
@@ -239,15 +275,20 @@ class Trackio(Tracker):
             self._store.validate_project_name(m.suite)
             if not new.since:
                 self._store.delete_run(m.suite, run_name(m), run_id=m.key)
+            steps = [step for step, _, _ in rows]
+            times = [datetime.fromtimestamp(at, UTC).isoformat() for _, at, _ in rows]
+            metrics = [values for _, _, values in rows]
+            config = {**new.details(), "_Group": m.group, "_Created": m.provenance.started}
+            ids = [f"{m.key}-{new.since}-{i}" for i in range(len(rows))]  # nothing is added twice
             self._store.bulk_log(
                 project=m.suite,
                 run=run_name(m),
                 run_id=m.key,
-                metrics_list=[values for _, _, values in rows],
-                steps=[step for step, _, _ in rows],
-                timestamps=[datetime.fromtimestamp(at, UTC).isoformat() for _, at, _ in rows],
-                config={**new.details(), "_Group": m.group, "_Created": m.provenance.started},
-                log_ids=[f"{m.key}-{new.since}-{i}" for i in range(len(rows))],  # nothing is added twice
+                metrics_list=metrics,
+                steps=steps,
+                timestamps=times,
+                config=config,
+                log_ids=ids,
             )
         except (ValueError, OSError, sqlite3.Error) as error:
             raise UsageError(f"Trackio: {error}") from None

@@ -63,9 +63,12 @@ class Cell:
     def config(self) -> dict[str, Any]:
         """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their
         keys."""
+        engine_options = dict(self.engine_options)
+        if engine_options.get("numerics") == "fast":
+            del engine_options["numerics"]
         return {
             "engine": self.engine,
-            "engine_options": {k: v for k, v in self.engine_options.items() if (k, v) != ("numerics", "fast")},
+            "engine_options": engine_options,
             "group": self.group.model_dump(mode="json"),
             "variant": self.variant.model_dump(mode="json"),
             "sharing": self.sharing.model_dump(mode="json"),
@@ -91,26 +94,28 @@ def model_of_fields(kind: type[BaseModel], fields: Any) -> Any:
 
 def digest_of(*parts: Any) -> str:
     """16 hexadecimal digits over JSON-compatible parts."""
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+    text = json.dumps(parts, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def policy_as_keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
     """Without its model's place, which `Identity.models` has, or a style that the suite does not set: older cells keep their
     keys."""
-    left = {"model", "revision", *(("style",) if policy.get("style") is None else ())}
-    return {name: value for name, value in policy.items() if name not in left}
+    left_out = {"model", "revision"}
+    if policy.get("style") is None:
+        left_out.add("style")
+    return {name: value for name, value in policy.items() if name not in left_out}
 
 
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
-    own = {
-        **config,
-        "group": {**config["group"], "policies": [policy_as_keyed(policy) for policy in config["group"]["policies"]]},
-        "training": {**config["training"], "task": without_place(config["training"]["task"])},
-        "evaluation": {
-            **config["evaluation"],
-            "tasks": [without_place(task) for task in config["evaluation"]["tasks"]],
-        },
-    }
+    """The key of a cell with this configuration (`Cell.config`): models and files count by their content, not their place."""
+    group = dict(config["group"])
+    group["policies"] = [policy_as_keyed(policy) for policy in group["policies"]]
+    training = dict(config["training"])
+    training["task"] = without_place(training["task"])
+    evaluation = dict(config["evaluation"])
+    evaluation["tasks"] = [without_place(task) for task in evaluation["tasks"]]
+    own = {**config, "group": group, "training": training, "evaluation": evaluation}
     return digest_of(own, msgspec.to_builtins(identity))
 
 
@@ -127,17 +132,8 @@ def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identit
     """In the order group, seed, regime: an interrupted run leaves comparable cells."""
     cells = []
     for group in suite.groups:
-        firsts = [
-            Cell(
-                suite.name, suite.engine, suite.engine_options, group,
-                # Its training is in the cell's `training`; where else it runs is nothing to this cell
-                variant.model_copy(update={"training": None, "only_in": None}),
-                variant.sharing or suite.sharing, suite.training_of(variant), suite.evaluation, seed=0, key="",
-                baseline=suite.baseline, identity=identity(group, variant), keep=suite.keep,
-            )
-            for variant in suite.regimes
-            if variant.runs_in(group.name)
-        ]  # fmt: skip
+        variants = [variant for variant in suite.regimes if variant.runs_in(group.name)]
+        firsts = [_cell_without_seed(suite, group, variant, identity(group, variant)) for variant in variants]
         configs = [first.config() for first in firsts]
         for seed in suite.seeds:
             for first, config in zip(firsts, configs, strict=True):
@@ -146,11 +142,35 @@ def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identit
     return cells
 
 
+def _cell_without_seed(suite: Suite, group: ModelGroup, variant: Variant, identity: Identity) -> Cell:
+    """A cell of a variant on a group, with seed 0 and no key: what its cells have in common."""
+    # The variant's training is in the cell's `training`; where else it runs is nothing to this cell
+    own_variant = variant.model_copy(update={"training": None, "only_in": None})
+    return Cell(
+        suite.name,
+        suite.engine,
+        suite.engine_options,
+        group,
+        own_variant,
+        variant.sharing or suite.sharing,
+        suite.training_of(variant),
+        suite.evaluation,
+        seed=0,
+        key="",
+        baseline=suite.baseline,
+        identity=identity,
+        keep=suite.keep,
+    )
+
+
 def select_cells(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """Raises UsageError for a pattern without cells."""
-    chosen = {p: [c for c in cells if fnmatchcase(c.label, p) or fnmatchcase(c.variant.name, p)] for p in only}
-    for pattern, matching in chosen.items():
+    """The cells whose label or variant a pattern matches; all without patterns. Raises UsageError for a pattern without cells."""
+    if not only:
+        return list(cells)
+    labels: set[str] = set()
+    for pattern in only:
+        matching = [c.label for c in cells if fnmatchcase(c.label, pattern) or fnmatchcase(c.variant.name, pattern)]
         if not matching:
             raise UsageError(f"--only {pattern}: matches none of the suite's cells (they are named group/regime/seed)")
-    labels = {cell.label for matching in chosen.values() for cell in matching}
-    return [cell for cell in cells if not only or cell.label in labels]
+        labels.update(matching)
+    return [cell for cell in cells if cell.label in labels]

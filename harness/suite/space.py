@@ -45,12 +45,12 @@ class Range:
 
     def holds(self, value: Any) -> bool:
         """Whether the value lies in it."""
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
-            and (not self.whole or value == int(value))
-        )
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return False
+        is_within = (
+            self.low * (1 - 1e-9) <= value <= self.high * (1 + 1e-9)
+        )  # a product may miss an end by its last digit
+        return is_within and (not self.whole or value == int(value))
 
     def at(self, u: float, default: Any) -> float | int:
         """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
@@ -58,13 +58,17 @@ class Range:
             bell = NormalDist(self._place_of_value(default), WIDTH)
             low = bell.cdf(0.0)
             high = bell.cdf(1.0)
-            u = min(max(bell.inv_cdf(min(max(low + u * (high - low), 1e-12), 1 - 1e-12)), 0.0), 1.0)
+            mass = low + u * (high - low)
+            place = bell.inv_cdf(min(max(mass, 1e-12), 1 - 1e-12))
+            u = min(max(place, 0.0), 1.0)
         low, high = self._range_ends()
         value = low + u * (high - low)
-        value = math.exp(value) if self.scale == "log" else value
+        if self.scale == "log":
+            value = math.exp(value)
         if self.whole:
             return min(max(round(value), math.ceil(self.low)), math.floor(self.high))
-        return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
+        rounded = float(f"{value:.{DIGITS}g}")
+        return min(max(rounded, self.low), self.high)
 
     def unit(self, value: float, default: Any) -> float:
         """Where in [0, 1] `at` finds a value of the range."""
@@ -74,22 +78,25 @@ class Range:
         bell = NormalDist(self._place_of_value(default), WIDTH)
         low = bell.cdf(0.0)
         high = bell.cdf(1.0)
-        return min(max((bell.cdf(u) - low) / (high - low), 0.0), 1.0)
+        share = (bell.cdf(u) - low) / (high - low)
+        return min(max(share, 0.0), 1.0)
 
     def _range_ends(self) -> tuple[float, float]:
+        """The ends on the range's scale."""
         if self.scale == "log":
             return (math.log(self.low), math.log(self.high))
         return (self.low, self.high)
 
     def _place_of_value(self, value: float) -> float:
+        """Where the value stands between the ends, 0 at the lower and 1 at the upper, on the range's scale."""
         low, high = self._range_ends()
-        return ((math.log(value) if self.scale == "log" else value) - low) / (high - low)
+        on_scale = math.log(value) if self.scale == "log" else value
+        return (on_scale - low) / (high - low)
 
     def __str__(self) -> str:
-        ends = " to ".join(
-            f"{end:g}{' x the suite' + chr(39) + 's' if self.relative else ''}" for end in (self.low, self.high)
-        )
-        return f"{ends}, {self.scale}, prior {self.prior}{', whole' if self.whole else ''}"
+        factor = " x the suite's" if self.relative else ""
+        whole = ", whole" if self.whole else ""
+        return f"{self.low:g}{factor} to {self.high:g}{factor}, {self.scale}, prior {self.prior}{whole}"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -132,6 +139,7 @@ def as_dict(space: Space) -> dict[str, Any]:
 
 
 def _metadata_of(hint: Any) -> Iterable[Any]:
+    """What stands in a type's annotation, and in those of a union's parts."""
     yield from getattr(hint, "__metadata__", ())
     if get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
@@ -139,13 +147,18 @@ def _metadata_of(hint: Any) -> Iterable[Any]:
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
-    """By field. Raises ValueError where a default lies outside its space."""
+    """The search spaces of a class's fields. Raises ValueError where a default lies outside its space."""
     spaces: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for metadata in _metadata_of(hint):
             if isinstance(metadata, Range | Choice):
+                _check_default(name, metadata, defaults[name])
                 spaces[name] = metadata
-                default = defaults[name]
-                if not (metadata.around(default) if default is not None else metadata).holds(default):
-                    raise ValueError(f"{name}: the default {default} lies outside its search space ({metadata})")
     return spaces
+
+
+def _check_default(name: str, space: Space, default: Any) -> None:
+    """Raises ValueError where a field's default lies outside its space."""
+    own = space if default is None else space.around(default)
+    if not own.holds(default):
+        raise ValueError(f"{name}: the default {default} lies outside its search space ({space})")

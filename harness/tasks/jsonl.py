@@ -27,6 +27,7 @@ from harness.verification.equivalence import says_the_same
 from harness.verification.response import last_box
 
 MAX_BYTES = 64 << 20
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # in front of UTF-8 that some editors save
 MAX_LINE = 1 << 20
 MAX_ROWS = 200_000
 BOXED = "Put your final answer within \\boxed{}."
@@ -88,30 +89,29 @@ def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, 
     if digest != sha256:
         raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
     judge = scorer_of(scorer)
-    rows: dict[str, tuple[int, FileQuestion]] = {}
-    asked: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+    rows: dict[str, tuple[int, FileQuestion]] = {}  # by id, with the line's number
+    asked: dict[str, tuple[int, str]] = {}  # by the text without white space, the first line that asks it, and its gold
+    for number, line in enumerate(data.removeprefix(BYTE_ORDER_MARK).split(b"\n"), 1):
         if not line.strip():
             continue
         at = f"{path}:{number}"
-        if len(line) > MAX_LINE:
-            raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
-        try:
-            question = _make_question(msgspec.json.decode(line, type=Line), number, scorer)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise DataError(f"{at}: {error}") from None
-        if fault := judge.fault(question.prompt.gold):
+        question = _read_line(line, number, scorer, at)
+        fault = judge.fault(question.prompt.gold)
+        if fault:
             raise DataError(f"{at}: {fault}, which the scorer {scorer} needs")
-        if (before := rows.get(question.prompt.id)) is not None:
-            raise DataError(f"{at}: the id {question.prompt.id!r:.80} is that of line {before[0]}")
-        text, gold = "".join(question.prompt.text.split()), question.prompt.gold
+        identifier = question.prompt.id
+        gold = question.prompt.gold
+        before = rows.get(identifier)
+        if before is not None:
+            raise DataError(f"{at}: the id {identifier!r:.80} is that of line {before[0]}")
+        text = "".join(question.prompt.text.split())
         earlier, other = asked.setdefault(text, (number, gold))
         if scorer != "python" and other != gold and _golds_differ(scorer, other, gold):
             raise DataError(
                 f"{at}: asks the question of line {earlier} again and answers it with {gold!r:.80}, there with {other!r:.80}; "
                 "one of them is wrong"
             )
-        rows[question.prompt.id] = number, question
+        rows[identifier] = number, question
         if len(rows) > MAX_ROWS:
             raise DataError(f"{at}: more than {MAX_ROWS:,} questions")
     if not rows:
@@ -119,17 +119,30 @@ def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, 
     return tuple(question for _, question in rows.values())
 
 
+def _read_line(line: bytes, number: int, scorer: str, at: str) -> FileQuestion:
+    """A line as a question. at: the line's place, for errors. Raises DataError."""
+    if len(line) > MAX_LINE:
+        raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
+    try:
+        return _make_question(msgspec.json.decode(line, type=Line), number, scorer)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DataError(f"{at}: {error}") from None
+
+
 def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
     """A line as a question with its gold. Raises DataError with what is wrong in it."""
-    text = _one_of_two(
-        _one_of_two(line.prompt, line.question, "prompt", "question"), line.problem, "question", "problem"
-    )
+    text = _one_of_two(line.prompt, line.question, "prompt", "question")
+    text = _one_of_two(text, line.problem, "question", "problem")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("there is no question (`prompt`, `question` or `problem`)")
     answer = _one_of_two(line.answer, line.gold, "answer", "gold")
     if scorer == "python":
         tests = line.tests if line.tests is not None else answer
-        gold = "\n".join(tests) if isinstance(tests, list) else tests if isinstance(tests, str) else ""
+        gold = ""
+        if isinstance(tests, list):
+            gold = "\n".join(tests)
+        elif isinstance(tests, str):
+            gold = tests
         if not gold.strip():
             raise ValueError("there are no `tests`")
         if len(gold) > 65_536:
@@ -142,12 +155,15 @@ def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
             raise ValueError("there is no `answer`, and the `solution` ends in neither `#### ...` nor a `\\boxed{...}`")
     else:
         gold = str(answer)
-        if scorer != "choice" or not line.choices:
-            gold = _final_answer(gold) if _is_solution(gold) else gold
+        names_an_option = scorer == "choice" and line.choices
+        if not names_an_option and _is_solution(gold):
+            gold = _final_answer(gold)
     if line.choices:
         gold = _letter_of_option(gold, line.choices)
-        text += "\n\n" + "\n".join(f"{chr(65 + i)}. {option}" for i, option in enumerate(line.choices))
-    return FileQuestion(Prompt(str(line.id if line.id is not None else number), text, gold), line.split)
+        options = [f"{chr(65 + place)}. {option}" for place, option in enumerate(line.choices)]
+        text += "\n\n" + "\n".join(options)
+    identifier = str(number if line.id is None else line.id)
+    return FileQuestion(Prompt(identifier, text, gold), line.split)
 
 
 def _is_solution(answer: str) -> bool:

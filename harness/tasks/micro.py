@@ -85,21 +85,26 @@ def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
     while answer < 1:
         a, b, c = (rng.randint(low, high) for _ in range(3))
         answer = a + b + c if sign == "+" else a + b - c
-    return f"{a}+{b}{sign}{c}", (f"{a}+{b}={a + b}", f"{a + b}{sign}{c}={answer}"), answer
+    first_two = a + b
+    return f"{a}+{b}{sign}{c}", (f"{a}+{b}={first_two}", f"{first_two}{sign}{c}={answer}"), answer
 
 
 def _draw_word(rng: Random, level: Level) -> Drawn:
     """A story of three numbers."""
     question, steps, answer = _draw_chain(rng, level, "+")
     a, b, c = question.split("+")
-    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    name = rng.choice(NAMES)
+    thing = rng.choice(THINGS)
     return f"{name} has {a} {thing}, buys {b}, then {c} more. How many {thing}?", steps, answer
 
 
 def _draw_product(rng: Random, level: Level) -> Drawn:
     """A product, digit by digit."""
-    a, tens, ones = rng.randint(2, 9), rng.randint(1, 1 if level == 1 else 3), rng.randint(1, 9)
-    high, low = 10 * tens * a, ones * a
+    a = rng.randint(2, 9)
+    tens = rng.randint(1, 1 if level == 1 else 3)
+    ones = rng.randint(1, 9)
+    high = 10 * tens * a
+    low = ones * a
     steps = (f"{a}*{10 * tens}={high}", f"{a}*{ones}={low}", f"{high}+{low}={high + low}")
     factors = [a, 10 * tens + ones]
     rng.shuffle(factors)
@@ -108,18 +113,24 @@ def _draw_product(rng: Random, level: Level) -> Drawn:
 
 def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
     """A product and a number added or taken."""
-    a, b, c = rng.randint(2, 9), rng.randint(2, (5, 9)[level - 1]), rng.randint(2, (9, 15)[level - 1])
+    a = rng.randint(2, 9)
+    b = rng.randint(2, (5, 9)[level - 1])
+    c = rng.randint(2, (9, 15)[level - 1])
     product = a * b
     sign = "+" if product <= c or rng.random() < 0.5 else "-"
     answer = product + c if sign == "+" else product - c
-    return f"{a}*{b}{sign}{c}", (f"{a}*{b}={product}", f"{product}{sign}{c}={answer}"), answer
+    steps = (f"{a}*{b}={product}", f"{product}{sign}{c}={answer}")
+    return f"{a}*{b}{sign}{c}", steps, answer
 
 
 def _draw_factored(rng: Random, level: Level) -> Drawn:
     """A number times a sum."""
-    a, total = rng.randint(2, 9), rng.randint(5, (9, 12)[level - 1])
+    a = rng.randint(2, 9)
+    total = rng.randint(5, (9, 12)[level - 1])
     b = rng.randint(1, total - 1)
-    return f"{a}*({b}+{total - b})", (f"{b}+{total - b}={total}", f"{a}*{total}={a * total}"), a * total
+    c = total - b
+    answer = a * total
+    return f"{a}*({b}+{c})", (f"{b}+{c}={total}", f"{a}*{total}={answer}"), answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +140,7 @@ class Skill:
     _draw: Callable[[Random, Level], Drawn]
 
     def draw(self, rng: Random, level: Level, *, held_out: bool) -> MicroProblem:
+        """Draw problems until one lies on the wanted side of the hold-out."""
         while True:
             question, steps, answer = self._draw(rng, level)
             problem = MicroProblem(self.name, self.group, question, question, steps, answer, level)
@@ -168,17 +180,22 @@ _MOST_MISSES = 2_000  # draws in a row
 
 
 def as_prompts(problems: Iterable[MicroProblem], *, hinted: bool = False) -> list[Prompt]:
-    return [
-        Prompt(
-            id=f"{problem.skill}{'-hinted' if hinted else ''}:{problem.content}",
+    """The problems as prompts. hinted: with the words that ask for steps, under ids of their own."""
+    mark = "-hinted" if hinted else ""
+    prompts = []
+    for problem in problems:
+        labels = {"skill": problem.skill}
+        if problem.level:
+            labels["level"] = str(problem.level)
+        labels["group"] = problem.group
+        prompt = Prompt(
+            id=f"{problem.skill}{mark}:{problem.content}",
             text=problem.hinted_prompt if hinted else problem.prompt,
             gold=str(problem.answer),
-            labels={"skill": problem.skill}
-            | ({"level": str(problem.level)} if problem.level else {})
-            | {"group": problem.group},
+            labels=labels,
         )
-        for problem in problems
-    ]
+        prompts.append(prompt)
+    return prompts
 
 
 def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
@@ -211,7 +228,8 @@ def training_prompts(
     """Distinct, by the seed alone, skills as even as may be. part: of `PARTS`. Raises DataError for an unknown skill, or too
     many."""
     rng = Random(step_seed)
-    return as_prompts(_draw_problems(rng, spread_evenly("micro", rng, skills, count), part))
+    names = spread_evenly("micro", rng, skills, count)
+    return as_prompts(_draw_problems(rng, names, part))
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
@@ -222,15 +240,21 @@ def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str =
 @cache
 def _evaluation_problems(per_skill: int, part: str) -> tuple[MicroProblem, ...]:
     """The same problems in every suite, so many of each skill."""
-    return tuple(p for skill in SKILLS for p in _draw_problems(Random(_EVALUATION_SEED), [skill] * per_skill, part))
+    problems: list[MicroProblem] = []
+    for skill in SKILLS:
+        problems += _draw_problems(Random(_EVALUATION_SEED), [skill] * per_skill, part)
+    return tuple(problems)
 
 
 def worked_examples() -> list[MicroProblem]:
+    """One problem of each skill, of those that are trained on."""
     return _draw_problems(Random(_EVALUATION_SEED), list(SKILLS), "all")
 
 
 def _draw_problems(rng: Random, order: Sequence[str], part: str) -> list[MicroProblem]:
-    if unknown := [name for name in order if name not in SKILLS]:
+    """Draw a problem for each name, levels alternating. Raises DataError for an unknown skill, or where too few are found."""
+    unknown = [name for name in order if name not in SKILLS]
+    if unknown:
         raise DataError(f"micro: unknown skill {unknown[0]!r}; there are {', '.join(SKILLS)}")
 
     def draw(name: str, number: int) -> MicroProblem:

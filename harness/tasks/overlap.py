@@ -57,31 +57,61 @@ def shingles_of(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
 def find_overlaps(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str, str]]) -> list[Overlap]:
     """Training problems (id, text) that repeat an evaluation problem (set, id, text): the same tokens, or Jaccard
     similarity of token 4-grams of at least `NEAR`; the most similar one of each."""
-    known: list[tuple[str, str, frozenset[tuple[str, ...]]]] = []  # set, id, 4-grams
-    exact: dict[str, int] = {}
-    index: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    index = _NearIndex()
+    exact: dict[str, int] = {}  # by the tokens, the place of the first problem with these
     for name, identifier, text in evaluation:
         words = tokens_of(text)
-        exact.setdefault("".join(words), len(known))
-        grams = shingles_of(words)
-        for gram in grams:
-            index[gram].append(len(known))
-        known.append((name, identifier, grams))
+        place = index.add_problem(name, identifier, shingles_of(words))
+        exact.setdefault("".join(words), place)
     overlaps = []
     for identifier, text in training:
         words = tokens_of(text)
-        if (place := exact.get("".join(words))) is not None:
-            overlaps.append(Overlap(identifier, *known[place][:2], "exact", 1.0))
+        place_of_same = exact.get("".join(words))
+        if place_of_same is not None:
+            name, other, _ = index.problems[place_of_same]
+            overlaps.append(Overlap(identifier, name, other, "exact", 1.0))
             continue
-        grams = shingles_of(words)
-        # A near one shares `NEAR` of these, so one of the rarest; templates share the common ones
-        rest = len(grams) - ceil(NEAR * len(grams) - 1e-9) + 1
-        rare = sorted(grams, key=lambda gram: len(index.get(gram, ())))[:rest]
-        shared = {place: len(grams & known[place][2]) for gram in rare for place in index.get(gram, ())}
-        best, place = max(
-            ((count / (len(grams) + len(known[place][2]) - count), -place) for place, count in shared.items()),
-            default=(0.0, 1),
-        )
-        if best >= NEAR:
-            overlaps.append(Overlap(identifier, *known[-place][:2], "near", round(best, 4)))
+        nearest = index.find_nearest(shingles_of(words))
+        if nearest is not None:
+            similarity, place = nearest
+            name, other, _ = index.problems[place]
+            overlaps.append(Overlap(identifier, name, other, "near", round(similarity, 4)))
     return overlaps
+
+
+Grams = frozenset[tuple[str, ...]]
+
+
+class _NearIndex:
+    """Evaluation problems (set, id, 4-grams), found by 4-grams that they share with a text."""
+
+    def __init__(self) -> None:
+        self.problems: list[tuple[str, str, Grams]] = []
+        self._places_of: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+
+    def add_problem(self, name: str, identifier: str, grams: Grams) -> int:
+        """Take a problem in; return its place."""
+        place = len(self.problems)
+        for gram in grams:
+            self._places_of[gram].append(place)
+        self.problems.append((name, identifier, grams))
+        return place
+
+    def find_nearest(self, grams: Grams) -> tuple[float, int] | None:
+        """The Jaccard similarity to the most similar problem, and its place, the first of equals; None where none is near.
+
+        A near one shares `NEAR` of the 4-grams, so one of the rarest: only these are looked up, as templates share the
+        common ones."""
+        rest = len(grams) - ceil(NEAR * len(grams) - 1e-9) + 1
+        rare = sorted(grams, key=lambda gram: len(self._places_of.get(gram, ())))[:rest]
+        candidates: set[int] = set()
+        for gram in rare:
+            candidates.update(self._places_of.get(gram, ()))
+        best = (0.0, 1)
+        for place in candidates:
+            others = self.problems[place][2]
+            shared = len(grams & others)
+            similarity = shared / (len(grams) + len(others) - shared)
+            best = max(best, (similarity, -place))
+        similarity, backwards = best
+        return (similarity, -backwards) if similarity >= NEAR else None
