@@ -99,13 +99,15 @@ def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]
         options = [_on_own_gpus(policy, cell.workload, limit, gpu) for policy in cell.policies]
         places = fastest_together(options, cell.workload.steps, limit.gpus, limit.ram)
         if places:
-            found.append(_combine_policies(cell, sum(place.gpus for place in places), places, gpu.on, stacked=False))
+            taken = sum(place.gpus for place in places)
+            found.append(_combine_policies(cell, taken, places, gpu.on, stacked=False))
     if several and cell.shared is not False and gpu.stacks:
         found += _in_turns(cell, limit, gpu)
     return found
 
 
 def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) -> list[PolicyLayout]:
+    """Ways to place a policy on GPUs of its own, within a limit."""
     found = list[PolicyLayout]()
     for gpus in sizes_to_try(policy):
         if gpus > limit.gpus:
@@ -126,12 +128,13 @@ def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]
         # Their seconds and their RAM add up: of the first policies' ways only those are kept that no other beats in both.
         kept: list[tuple[float, int, list[PolicyLayout]]] = [(0.0, 0, [])]
         for own in options:
-            longer = [
-                (seconds + cell.workload.steps * place.seconds.total + place.rest, host + place.host, [*places, place])
-                for seconds, host, places in kept
-                for place in own
-            ]
-            kept = _keep_unbeaten([way for way in longer if ram is None or way[1] <= ram])
+            longer: list[tuple[float, int, list[PolicyLayout]]] = []
+            for seconds, host, places in kept:
+                for place in own:
+                    together = seconds + cell.workload.steps * place.seconds.total + place.rest
+                    longer.append((together, host + place.host, [*places, place]))
+            fitting = [way for way in longer if ram is None or way[1] <= ram]
+            kept = _keep_unbeaten(fitting)
         if kept:
             yield _combine_policies(cell, gpus, kept[0][2], gpu.on, stacked=True)
 
@@ -198,15 +201,11 @@ def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int 
 def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
     """The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count."""
     work = cell.workload
-    slowest = max(places, key=lambda p: p.seconds.total).seconds
-    step = sum(p.seconds.total for p in places) if stacked else slowest.total
+    slowest = max((place.seconds for place in places), key=lambda seconds: seconds.total)
+    step = sum(place.seconds.total for place in places) if stacked else slowest.total
     scale = work.steps * step / slowest.total if slowest.total else 0.0
-    beside = list[BesideSteps]()
-    for policy, place in zip(cell.policies, places, strict=True):
-        spread = place.engines, place.tensor_parallel, place.concurrent
-        beside.append(seconds_beside_steps(policy, work, place.gpus, *spread, on))
-    in_turns = BesideSteps(*((1 + STACKED_COST) * sum(part) for part in zip(*beside, strict=True)))
-    rest = in_turns if stacked else max(beside, key=sum)
+    rest = _beside_steps(cell, places, on, stacked)
+    checkpoints = [checkpoint_bytes(p.model, p.precision, adapters=p.adapters).whole for p in cell.policies]
     phases = PhaseSeconds(
         start=START_SECONDS * (len(places) if stacked else 1),  # on the same GPUs one after the other
         generate=scale * slowest.rollout,
@@ -216,10 +215,22 @@ def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], o
         measure=rest.measure,
         curve=rest.curve,
         evaluate=rest.evaluate,
-        save=work.saves
-        * sum(checkpoint_bytes(p.model, p.precision, adapters=p.adapters).whole for p in cell.policies)
-        / DISK,
+        save=work.saves * sum(checkpoints) / DISK,
     )
-    peaks = [p.peak * p.gpus for p in places]
-    memory = (max(peaks) if stacked else sum(peaks)) + sum(p.host for p in places)
-    return CellLayout("stacked" if stacked else "colocated", gpus, tuple(places), step, memory, phases)
+    peaks = [place.peak * place.gpus for place in places]
+    on_gpus = max(peaks) if stacked else sum(peaks)
+    memory = on_gpus + sum(place.host for place in places)
+    arrangement: Literal["colocated", "stacked"] = "stacked" if stacked else "colocated"
+    return CellLayout(arrangement, gpus, tuple(places), step, memory, phases)
+
+
+def _beside_steps(cell: CellDemand, places: Sequence[PolicyLayout], on: Device, stacked: bool) -> BesideSteps:
+    """Seconds of a cell beside its steps: of the slowest policy, or of all, one after the other with what turns cost."""
+    each: list[BesideSteps] = []
+    for policy, place in zip(cell.policies, places, strict=True):
+        spread = place.engines, place.tensor_parallel, place.concurrent
+        each.append(seconds_beside_steps(policy, cell.workload, place.gpus, *spread, on))
+    if not stacked:
+        return max(each, key=sum)
+    in_turns = [(1 + STACKED_COST) * sum(part) for part in zip(*each, strict=True)]
+    return BesideSteps(*in_turns)

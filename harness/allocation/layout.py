@@ -156,6 +156,8 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         }
 
     def engine_options(self) -> dict[str, int | float | bool]:
+        """The engine's options that make this layout of it."""
+        rollout_memory = (self.memory.rollout + self.capacity // 100) / self.capacity  # a hundredth more, for rounding
         return {
             "zero_stage": self.zero,
             "trainers": self.gpus,
@@ -165,7 +167,7 @@ class PolicyLayout(msgspec.Struct, frozen=True):
             "gradient_checkpointing": self.checkpointing,
             "micro_batch_tokens": self.micro_batch * self.sequence,
             "rollout_sequences": self.concurrent,
-            "rollout_memory": round((self.memory.rollout + self.capacity // 100) / self.capacity, 3),
+            "rollout_memory": round(rollout_memory, 3),
         }
 
 
@@ -361,11 +363,14 @@ def seconds_beside_steps(
 
 
 def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, way: _Way, others: int) -> PolicyLayout:
+    """Write a way out as a layout. others: policies that sleep there meanwhile, each with two processes' contexts."""
+    engines = gpus // way.tensor_parallel
+    asleep = 2 * gpu.on.context * others
     return PolicyLayout(
         policy=policy.name,
         model=policy.model.name,
         gpus=gpus,
-        engines=gpus // way.tensor_parallel,
+        engines=engines,
         tensor_parallel=way.tensor_parallel,
         zero=way.zero,
         micro_batch=way.micro_batch,
@@ -380,7 +385,7 @@ def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, wa
         seconds=way.seconds,
         sequence=work.sequence,
         rest=way.rest,
-        asleep=2 * gpu.on.context * others,
+        asleep=asleep,
     )
 
 

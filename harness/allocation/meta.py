@@ -59,18 +59,22 @@ def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
             ) from error
     if not passed:
         raise UsageError(f"{name}: no attention in a model of type {model.config.model_type!r}, its size is not known")
-    sizes = [p.numel() for p in model.parameters()]
+    sizes = [parameter.numel() for parameter in model.parameters()]
     experts = sum(count for count, _ in mixtures.values())
+    routed = 1.0
+    if experts:  # the share that a token takes, over all mixtures
+        routed = sum(count * share for count, share in mixtures.values()) / experts
+    attention = [one._replace(layers=count) for one, count in passed.items()]
     return ModelShape(
         name=name,
         parameters=sum(sizes),
         experts=experts,
-        routed=sum(count * share for count, share in mixtures.values()) / experts if experts else 1.0,
+        routed=routed,
         matmul=counted.get_total_flops() // (2 * TOKENS),
         largest=max(sizes),
         vocab=int(model.config.vocab_size),
         hidden=int(model.config.hidden_size),
-        attention=tuple(one._replace(layers=count) for one, count in passed.items()),
+        attention=tuple(attention),
         half=half,
         full=full,
     )

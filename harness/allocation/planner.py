@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from harness.allocation.cell_layout import CellLayout, cell_layout, frugal_layout
-from harness.allocation.cost_model import USABLE, CellDemand, Device
+from harness.allocation.cost_model import USABLE, CellDemand, Device, PolicyDemand, Workload
 from harness.allocation.inventory import (
     LOGICAL,
     Bundle,
@@ -112,12 +112,15 @@ def plan_workers(
     held = inventory
     parts = 1
     if workers is not None:
-        held = _at_most(held, workers * max((bundle.cores for bundle in bundles), default=1))
+        most_cores = max((bundle.cores for bundle in bundles), default=1)
+        held = _at_most(held, workers * most_cores)
     device = max((bundle.gpu_memory for bundle in bundles), default=0)
     sizes = [int(node.gpu_memory * USABLE) for node in held.nodes if node.gpus]
     if device and sizes:  # a GPU counts as the processes that it holds
-        parts = max(1, min(min(sizes) // device, int(1 / max(busy, LEAST_BUSY))))
-        nodes = (replace(n, gpus=n.gpus * parts, gpu_memory=int(n.gpu_memory * USABLE) // parts) for n in held.nodes)
+        by_memory = min(sizes) // device
+        by_time = int(1 / max(busy, LEAST_BUSY))
+        parts = max(1, min(by_memory, by_time))
+        nodes = [_cut_gpus(node, parts) for node in held.nodes]
         held = Inventory(tuple(nodes))
     without = _without_bf16(inventory) if half and device else ""
     words = without or _describe_refusals(pending, held) or _describe_refusals(first, held)
@@ -128,6 +131,12 @@ def plan_workers(
     left = memory - parts * device
     margin = Margin(memory, left, left) if device else None
     return _make_plan(cells, pending, runs, inventory, held, margin, parts, workers)
+
+
+def _cut_gpus(node: Node, parts: int) -> Node:
+    """The node with so many parts in the place of each GPU."""
+    usable = int(node.gpu_memory * USABLE)
+    return replace(node, gpus=node.gpus * parts, gpu_memory=usable // parts)
 
 
 def plan_cells(
@@ -238,15 +247,15 @@ def _make_plan(
     parts: int = 1,
     workers: int | None = None,
 ) -> Plan:
-    """runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's."""
+    """Put together a plan that fits. runs: one after the other, on `held`, whose GPUs are `parts` of the inventory's."""
     most = max(run.together for run in runs)
-    predicted = Predicted(
-        cpu_seconds=sum(run.core_seconds for run in runs),
-        gpu_seconds=sum(run.gpu_seconds for run in runs),
-        wall_seconds=sum(run.seconds for run in runs),
-        memory_bytes=max(run.memory for run in runs),
-        wall_bound=sum(run.bound for run in runs),
-    )
+    core_seconds = sum(run.core_seconds for run in runs)
+    gpu_seconds = sum(run.gpu_seconds for run in runs)
+    wall_seconds = sum(run.seconds for run in runs)
+    memory = max(run.memory for run in runs)
+    bound = sum(run.bound for run in runs)
+    predicted = Predicted(core_seconds, gpu_seconds, wall_seconds, memory, bound)
+    gpus_used = max(run.gpus for run in runs)  # parts of them count
     resources = Resources(
         inventory=inventory.describe(),
         cores=inventory.cores,
@@ -254,7 +263,7 @@ def _make_plan(
         gpus=inventory.gpus,
         workers=most if workers is None else min(most, workers),
         cores_used=max(run.cores for run in runs),
-        gpus_used=min(inventory.gpus, max(run.gpus for run in runs)),
+        gpus_used=min(inventory.gpus, gpus_used),
         nodes=held.nodes,
         shared=parts,
     )
@@ -355,53 +364,59 @@ def _count_places(node: Node, size: int) -> int:
 def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
     """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
     frugal = frugal_layout(cell, total, gpu)
-    if frugal:
-        each = explain_shortage(frugal.bundles, capacity_of(cluster))
-        return (
-            f" {each}"
-            if each
-            else f" needs {format_gigabytes(frugal.host)} of RAM together on one node or evenly spread"
-        )
-    return f": {_short_of_gpus(cell, total, gpu)}"
+    if not frugal:
+        return f": {_short_of_gpus(cell, total, gpu)}"
+    each = explain_shortage(frugal.bundles, capacity_of(cluster))
+    if each:
+        return f" {each}"
+    return f" needs {format_gigabytes(frugal.host)} of RAM together on one node or evenly spread"
 
 
 def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
+    """What lacks of GPUs and of their memory: for single policies, else for all of a cell together. total: GPUs that there are."""
     words = []
-    least = {p.name: least_gpus(p, cell.workload, gpu) for p in cell.policies}
+    least = {policy.name: least_gpus(policy, cell.workload, gpu) for policy in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
-        if needed is not None and needed <= total:
-            continue
-        size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
-        where = f"{total} GPU{'s' if total != 1 else ''} of {format_gigabytes(gpu.memory)} ({format_gigabytes(gpu.usable)} usable)"
-        enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
-        memory = policy_layout(policy, cell.workload, total, gpu)[1]
-        if not memory:
-            words.append(f"{size} does not fit on {where} ({enough})")
-        elif gpu.kind == LOGICAL:
-            words.append(
-                f"{size} needs {format_gigabytes(memory)} per GPU, and here are none: {total} cores take their place, "
-                f"{format_gigabytes(gpu.usable)} each"
-            )
-        else:
-            lack = format_gigabytes(memory - gpu.usable)
-            words.append(f"{size} needs {format_gigabytes(memory)} per GPU on {where}: {lack} per GPU short ({enough})")
+        if needed is None or needed > total:
+            words.append(_short_of_memory(policy, cell.workload, total, gpu, needed))
     if not words:
         together = sum(number or 0 for number in least.values())
         each = ", ".join(f"{name} {number}" for name, number in least.items())
         words.append(
             f"its policies need {together} GPUs together ({each}) where there are {total}: {together - total} short"
         )
-    plain = tuple(replace(p, measured=False, reference=p.penalised) for p in cell.policies)
-    if any(p.measured for p in cell.policies) and cell_layout(replace(cell, policies=plain), total, gpu):
-        words.append("without measuring (training.measure_every: 0) it fits")
+    if any(policy.measured for policy in cell.policies):
+        unmeasured = [replace(policy, measured=False, reference=policy.penalised) for policy in cell.policies]
+        if cell_layout(replace(cell, policies=tuple(unmeasured)), total, gpu):
+            words.append("without measuring (training.measure_every: 0) it fits")
     return "; ".join(words)
+
+
+def _short_of_memory(policy: PolicyDemand, work: Workload, total: int, gpu: Gpu, needed: int | None) -> str:
+    """What one policy lacks on so many GPUs. needed: GPUs that would do, None where no number does."""
+    size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
+    usable = format_gigabytes(gpu.usable)
+    plural = "s" if total != 1 else ""
+    where = f"{total} GPU{plural} of {format_gigabytes(gpu.memory)} ({usable} usable)"
+    enough = f"{needed} such GPUs would do: {needed - total} short" if needed else "no number of such GPUs would do"
+    memory = policy_layout(policy, work, total, gpu)[1]
+    if not memory:
+        return f"{size} does not fit on {where} ({enough})"
+    wanted = format_gigabytes(memory)
+    if gpu.kind == LOGICAL:
+        return f"{size} needs {wanted} per GPU, and here are none: {total} cores take their place, {usable} each"
+    lack = format_gigabytes(memory - gpu.usable)
+    return f"{size} needs {wanted} per GPU on {where}: {lack} per GPU short ({enough})"
 
 
 def _name_kinds(kinds: Sequence[str]) -> str:
     """The first kind, and how many others."""
-    others = f" and {len(kinds) - 1} other kind{'s' if len(kinds) > 2 else ''} of cells" if len(kinds) > 1 else ""
-    return kinds[0] + others
+    others = len(kinds) - 1
+    if not others:
+        return kinds[0]
+    plural = "s" if others > 1 else ""
+    return f"{kinds[0]} and {others} other kind{plural} of cells"
 
 
 def _group_alike_nodes(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:

@@ -102,8 +102,9 @@ def play_schedule(
     taken: dict[str, dict[str, int]] = {}
     held: dict[str, dict[str, int]] = {}
     for job in jobs:
-        taken[job.key] = {name: sum(getattr(bundle, name) for bundle in job.bundles) for name in total}
-        held[job.key] = {**taken[job.key], "memory": taken[job.key]["memory"] + job.on_gpus}
+        own = {name: sum(getattr(bundle, name) for bundle in job.bundles) for name in total}
+        taken[job.key] = own
+        held[job.key] = {**own, "memory": own["memory"] + job.on_gpus}
     seconds = {job.key: job.seconds for job in jobs}
     now = 0.0
     together = 0

@@ -3,7 +3,7 @@ No torch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from harness.allocation.cost_model import (
     CORE,
@@ -78,8 +78,11 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
     half = size == 2
     through = model.half if half else model.full
     # torch's kernel repeats shared keys for each head; the engine's own keeps scores.
-    copied = [2 * a.layers * (a.kv_heads if half else a.heads) * a.head_dim for a in model.attention]
-    inside = taken * each * through.layers + taken * work.prompt_tokens * (sum(copied) * size)
+    copied = 0
+    for attention in model.attention:
+        heads = attention.kv_heads if half else attention.heads
+        copied += 2 * attention.layers * heads * attention.head_dim
+    inside = taken * each * through.layers + taken * work.prompt_tokens * (copied * size)
     if half and work.sequence <= LONGEST:
         scoring_heads = sum(a.layers * a.heads for a in model.attention)
         inside += taken * each * scoring_heads * SCORES_BYTES * work.sequence
@@ -97,22 +100,26 @@ def _sampling_bytes(policy: PolicyDemand, work: Workload) -> int:
     """Bytes of keys and values while a policy samples, in training or evaluation."""
     vocab = policy.model.vocab
 
+    choice = vocab * (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES)
+
     def most(answers: int, longest: int) -> int:
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         taken = min(answers, max(policy.rollouts, CACHE_BYTES // each))
-        return taken * (each + (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES) * vocab)
+        return taken * (each + choice)
 
     evaluated = most(min(work.evaluated, EVALUATED), work.evaluation_tokens)
-    return max(most(work.prompts * policy.rollouts, work.answer_tokens), evaluated)
+    rolled_out = most(work.prompts * policy.rollouts, work.answer_tokens)
+    return max(rolled_out, evaluated)
 
 
 def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
-    """The engine keeps what a window no longer sees, too."""
-    return sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention) * policy.value_bytes * tokens
+    """Keys and values of so many tokens, in bytes; the engine keeps what a window no longer sees, too."""
+    of_token = sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention)
+    return of_token * policy.value_bytes * tokens
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """most: that other processes leave idle."""
+    """How many cores a cell is worth: one, unless a model is large. most: that other processes leave idle."""
     if max(p.model.parameters for p in cell.policies) >= LARGE:
         return max(1, min(most, MOST_CORES))
     return 1
@@ -120,68 +127,103 @@ def cores(cell: CellDemand, most: int) -> int:
 
 def phases(cell: CellDemand, on: Device) -> PhaseSeconds:
     """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
-    each = [_seconds_of_phases(p, cell.workload, on) for p in cell.policies]
-    summed = {name: sum(getattr(f, name) for f in each) for name in PhaseSeconds.__struct_fields__}
-    return PhaseSeconds(**{**summed, "start": START_SECONDS})
+    each = [_seconds_of_phases(policy, cell.workload, on) for policy in cell.policies]
+    summed: dict[str, float] = {}
+    for name in PhaseSeconds.__struct_fields__:
+        summed[name] = sum(getattr(seconds, name) for seconds in each)
+    summed["start"] = START_SECONDS
+    return PhaseSeconds(**summed)
 
 
 def with_portable_speed(core: Device) -> Device:
+    """The core as it is under `numerics: portable`."""
     slower = {name: getattr(core, name) / PORTABLE for name in ("train", "score", "read")}
     return replace(core, **slower, layer=core.layer * PORTABLE)
 
 
 def busy_share(cell: CellDemand, on: Device) -> float:
     """Share of a cell's seconds in which a GPU does not wait for a layer to be started."""
-    return (phases(cell, replace(on, layer=0.0)).total - START_SECONDS) / phases(cell, on).total
+    without_starts = phases(cell, replace(on, layer=0.0)).total - START_SECONDS
+    return without_starts / phases(cell, on).total
 
 
 def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> PhaseSeconds:
     """Seconds of each phase of a cell, for one policy on this device."""
-    model = policy.model
-    half = policy.precision == "bf16"
-    layers = on.layer * model.layers
+    pace = _Pace(policy, work, _with_precision(on, policy))
     own = work.prompts * policy.rollouts
-    # Peaks are stated of a GPU in bf16, of a core in fp32.
+    rollouts_of_step = pace.generate(own, work.prompts, work.answer_tokens)
+    again = 1 + work.again
+    scored = own * (work.scored + policy.penalised)
+    checkpoint = checkpoint_bytes(policy.model, policy.precision, adapters=policy.adapters)
+    return PhaseSeconds(
+        generate=work.steps * again * rollouts_of_step,
+        score=work.steps * pace.score(scored),
+        train=work.steps * pace.train(own * work.trained),
+        measure=work.measured * 2 * pace.score(own),
+        curve=pace.generate(work.curve, work.curve, work.answer_tokens),
+        evaluate=pace.generate(work.evaluated, work.evaluated, work.evaluation_tokens),
+        save=work.saves * checkpoint.whole / DISK,
+    )
+
+
+def _with_precision(on: Device, policy: PolicyDemand) -> Device:
+    """The device as it computes at the policy's precision: peaks are stated of a GPU in bf16, of a core in fp32."""
+    half = policy.precision == "bf16"
     factor: float = 1
     if on.gpu and not half:
         factor = FP32_SHARE
     elif half and not on.gpu:
         factor = BF16_GAIN
-    on = replace(on, train=on.train * factor, score=on.score * factor)
+    return replace(on, train=on.train * factor, score=on.score * factor)
 
-    def generate(answers: int, prompts: int, longest: int) -> float:
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How fast a policy works on a device, in seconds. on: at the policy's precision."""
+
+    policy: PolicyDemand
+    work: Workload
+    on: Device
+
+    @property
+    def layers(self) -> float:
+        """Of starting all layers once."""
+        return self.on.layer * self.policy.model.layers
+
+    def generate(self, answers: int, prompts: int, longest: int) -> float:
+        """Of so many answers of at most `longest` tokens to so many prompts."""
         if not answers:
             return 0.0
+        policy = self.policy
+        work = self.work
+        model = policy.model
         each = _cache_bytes(policy, work.prompt_tokens + longest)
         batch = min(answers, max(1, CACHE_BYTES // each))
         # Ended answers leave the batch: positions count by the mean length.
         positions = answers / batch * longest
         tokens = answers * longest * work.mean
-        bytes_read = positions * policy.value_bytes * model.read(batch) + tokens * each / 2
+        weights_read = positions * policy.value_bytes * model.read(batch)
+        bytes_read = weights_read + tokens * each / 2  # of the cache half on average, as it grows
         flops = 2 * model.matmul * tokens
-        decode = max(bytes_read / on.read, flops / on.score)
-        prefill = score_seconds(model, prompts * work.prompt_tokens, work.prompt_tokens, on)
-        return decode + positions * layers + prefill
+        decode = max(bytes_read / self.on.read, flops / self.on.score)
+        prefill = score_seconds(model, prompts * work.prompt_tokens, work.prompt_tokens, self.on)
+        return decode + positions * self.layers + prefill
 
-    def tokens(answers: float) -> float:
-        return answers * work.mean * work.answer_tokens + min(answers, work.prompts) * work.prompt_tokens
+    def score(self, answers: float) -> float:
+        """Of the log-probabilities of so many answers."""
+        tokens = self._tokens_of(answers)
+        passes = max(1.0, tokens / MICRO_TOKENS) if answers else 0.0
+        return score_seconds(self.policy.model, tokens, self.work.mean_sequence, self.on) + passes * self.layers
 
-    def score(answers: float) -> float:
-        passes = max(1.0, tokens(answers) / MICRO_TOKENS) if answers else 0.0
-        return score_seconds(model, tokens(answers), work.mean_sequence, on) + passes * layers
+    def train(self, answers: float) -> float:
+        """Of the updates on so many answers."""
+        tokens = self._tokens_of(answers)
+        passes = max(1.0, tokens / MICRO_TOKENS)
+        starts = 3 * self.layers * passes  # forward once, backward twice
+        return train_seconds(self.policy, tokens, self.work.mean_sequence, self.on, self.policy.checkpointing) + starts
 
-    rollouts_of_step = generate(own, work.prompts, work.answer_tokens)
-    scores_of_step = score(own * (work.scored + policy.penalised))
-    trained = tokens(own * work.trained)
-    train = train_seconds(policy, trained, work.mean_sequence, on, policy.checkpointing)
-    starts_of_layers = 3 * layers * max(1.0, trained / MICRO_TOKENS)  # forward once, backward twice
-    checkpoint = checkpoint_bytes(model, policy.precision, adapters=policy.adapters)
-    return PhaseSeconds(
-        generate=work.steps * (1 + work.again) * rollouts_of_step,
-        score=work.steps * scores_of_step,
-        train=work.steps * (train + starts_of_layers),
-        measure=work.measured * 2 * score(own),
-        curve=generate(work.curve, work.curve, work.answer_tokens),
-        evaluate=generate(work.evaluated, work.evaluated, work.evaluation_tokens),
-        save=work.saves * checkpoint.whole / DISK,
-    )
+    def _tokens_of(self, answers: float) -> float:
+        """Tokens that go through the model: answers of the mean length, and each prompt once."""
+        work = self.work
+        of_answers = answers * work.mean * work.answer_tokens
+        return of_answers + min(answers, work.prompts) * work.prompt_tokens
