@@ -76,9 +76,10 @@ class Vocabulary:
         """Raises EngineError, also for tokens without rows."""
         ids = self.encode(prompt)
         if max(ids) >= self.size:
+            token = self.tokenizer.convert_ids_to_tokens(max(ids))
             raise EngineError(
-                f"{self.policy}: prompt {prompt.id!r} holds the token {self.tokenizer.convert_ids_to_tokens(max(ids))!r}, for "
-                f"which the model has no row: it has {self.size:,}"
+                f"{self.policy}: prompt {prompt.id!r} holds the token {token!r}, for which the model has no row: it has "
+                f"{self.size:,}"
             )
         return ids
 
@@ -136,11 +137,13 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
     if chat and not tokenizer.chat_template:
         raise EngineError(f"{where}: the tokenizer has no chat template")
     rows = range(config.vocab_size)
-    unused = set(rows) - set(tokenizer.get_vocab().values())
+    unused = set(rows) - set(tokenizer.get_vocab().values())  # rows of the output layer without a token
     eos = tokenizer.eos_token_id
     declared = [i for i in dict.fromkeys([eos, *listed]) if i in rows and i not in unused]
-    written = closing_tokens(ChatTemplate.of(policy, tokenizer, chat), declared) if tokenizer.chat_template else ()
-    written = tuple(i for i in written if i in rows)
+    written: tuple[int, ...] = ()  # what the chat template puts behind an answer
+    if tokenizer.chat_template:
+        template = ChatTemplate.of(policy, tokenizer, chat)
+        written = tuple(i for i in closing_tokens(template, declared) if i in rows)
     closing = written if chat else ()
     if not closing and eos is not None and eos not in rows:
         raise EngineError(
@@ -149,7 +152,9 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
     closing = closing or tuple(declared[:1]) or written[-1:]
     if not closing:
         raise EngineError(f"{where}: the tokenizer has no EOS token, and no file of the model names another end")
-    stop = {closing[-1], *written[-1:], *declared}  # a chat model may end so, however it is asked
+    last = closing[-1]
+    stop = {last, *written[-1:], *declared}  # a chat model may end so, however it is asked
+    further_ends = sorted(stop - {last})
     padding = ({tokenizer.pad_token_id} - stop - {*closing}) & set(rows)  # one that was added may have no row
     return Vocabulary(
         policy=policy,
@@ -157,7 +162,7 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
         tokenizer=tokenizer,
         chat=chat,
         size=config.vocab_size,
-        stop=(closing[-1], *sorted(stop - {closing[-1]})),
+        stop=(last, *further_ends),
         forbidden=frozenset(unused | padding),
         opening=_opening_tokens(tokenizer),
         closing=closing,
@@ -168,21 +173,30 @@ def _opening_tokens(tokenizer: Any) -> tuple[int, ...]:
     """All ids that the tokenizer puts in front of a text by itself, named ones or not."""
     plain = tokenizer.encode("a", add_special_tokens=False)
     whole = tokenizer.encode("a")
-    starts = (at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain)
-    return tuple(whole[: next(starts, 0)])
+    size = len(plain)
+    for start in range(len(whole) - size + 1):
+        if whole[start : start + size] == plain:
+            return tuple(whole[:start])
+    return ()
 
 
 def _declared_ends(folder: Path) -> list[int]:
     """What generation_config.json and config.json say, of composite models also their text's part, without repeats. The library's
     config would fill in a class's default, which is no end of this model's."""
-    said = []
+    said: list[Any] = []
     if (folder / "generation_config.json").exists():
-        said.append(GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id)
+        generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        said.append(generation.eos_token_id)
     config = read_config(folder / "config.json")
-    said += [part.get("eos_token_id") for part in (config, config.get("text_config")) if isinstance(part, dict)]
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict):
+            said.append(part.get("eos_token_id"))
     ends: list[int] = []
-    for ids in said:
-        ends += map(index, ids if isinstance(ids, list | tuple) else [] if ids is None else [ids])
+    for ids in said:  # one, several or none
+        if isinstance(ids, list | tuple):
+            ends += map(index, ids)
+        elif ids is not None:
+            ends.append(index(ids))
     return list(dict.fromkeys(ends))
 
 
@@ -239,7 +253,8 @@ def has_template(checkpoint: Path) -> bool:
     if (checkpoint / "chat_template.jinja").is_file():
         return True
     with suppress(OSError, ValueError, AttributeError, RecursionError):
-        return bool(json.loads(read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES)).get("chat_template"))
+        settings = json.loads(read_bytes(checkpoint / "tokenizer_config.json", MAX_SMALL_BYTES))
+        return bool(settings.get("chat_template"))
     return False
 
 

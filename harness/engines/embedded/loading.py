@@ -65,8 +65,8 @@ def open_policy(
     checkpointing: bool = False,
     ends_are_one: bool = True,
 ) -> LoadedPolicy:
-    """No code of the folder runs. precision: None takes that of the weights; merged adapters take fp32. ends_are_one: as
-    `Backend.ends_are_one`. Raises EngineError."""
+    """Open a Hugging Face folder for training or sampling; no code of it runs. precision: None takes that of the weights; merged
+    adapters take fp32. ends_are_one: as `Backend.ends_are_one`. Raises EngineError."""
     try:
         check_small_files(folder)
         check_weight_files(folder)
@@ -81,36 +81,11 @@ def open_policy(
     precision = precision or precision_of_config(config.to_dict())
     if precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise EngineError(f"{where}: this GPU has no bf16; `--set engine_options.dtype=fp32` computes in fp32")
-    capped = getattr(config, "attn_logit_softcapping", None)  # which torch's kernels leave out
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    ours = (capped or (precision == "bf16" and device.type == "cpu")) and getattr(
-        kind, "_supports_attention_backend", False
-    )
-    try:
-        with quiet_loading():
-            opened: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                config=vocabulary.config,
-                local_files_only=True,
-                dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
-                attn_implementation=GROUPED if ours else "sdpa",
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-    except Exception as error:  # what transformers makes of damaged files has no common base
-        raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
-    model, loaded = opened
-    if loaded["missing_keys"]:
-        raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
-    check_unexpected(where, loaded)
+    model = _load_model(folder, vocabulary.config, precision, device, where)
     checkpoint.make_savable(model)
     torch.nn.Module.to(model, device).train(False)
-    most = getattr(config, "max_position_embeddings", None) or 0
-    for table in model.modules():
-        learnt = isinstance(table, torch.nn.Embedding) and table is not model.get_input_embeddings()
-        if learnt and 0 <= table.num_embeddings - most <= 2:  # OPT's has two more rows
-            table.register_forward_pre_hook(partial(_check_positions, name, most), with_kwargs=True)
-    forbidden = torch.zeros(vocabulary.size, device=device)
+    _guard_positions(model, config, name)
+    forbidden = torch.zeros(vocabulary.size, device=device)  # (V,)
     forbidden[list(vocabulary.forbidden)] = NEVER
     try:
         if lora:
@@ -121,15 +96,59 @@ def open_policy(
     except (EngineError, TypeError) as error:
         raise EngineError(f"{where}: {error}") from None
     ends = vocabulary.ends(ends_are_one)
+    stop_ids = torch.tensor(vocabulary.stop, device=device)  # (E,)
+    end_ids = torch.tensor(ends, device=device) if ends else None  # (E,)
     return LoadedPolicy(
         model=model,
         head=head,
         vocabulary=vocabulary,
-        stop=torch.tensor(vocabulary.stop, device=device),
+        stop=stop_ids,
         forbidden=forbidden,
-        ends=torch.tensor(ends, device=device) if ends else None,
+        ends=end_ids,
         own_layers=agrees_with_model(model),
     )
+
+
+def _load_model(
+    folder: Path, config: PretrainedConfig, precision: Precision, device: torch.device, where: str
+) -> PreTrainedModel:
+    """Read a folder's weights into a model, on the CPU. where: names policy and folder in errors. Raises EngineError."""
+    own = config.get_text_config()
+    capped = getattr(own, "attn_logit_softcapping", None)  # which torch's kernels leave out
+    slow_here = precision == "bf16" and device.type == "cpu"
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(own), None)
+    takes_ours = getattr(kind, "_supports_attention_backend", False)
+    attention = GROUPED if (capped or slow_here) and takes_ours else "sdpa"
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    try:
+        with quiet_loading():
+            opened: Any = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                local_files_only=True,
+                dtype=dtype,
+                attn_implementation=attention,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except Exception as error:  # what transformers makes of damaged files has no common base
+        raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
+    model: PreTrainedModel
+    model, loaded = opened
+    if loaded["missing_keys"]:
+        raise EngineError(f"{where}: does not open: the weights lack {min(loaded['missing_keys'])}")
+    check_unexpected(where, loaded)
+    return model
+
+
+def _guard_positions(model: PreTrainedModel, config: PretrainedConfig, policy: str) -> None:
+    """Make a model with a table of learnt positions say so where a sequence is longer than the table."""
+    most = getattr(config, "max_position_embeddings", None) or 0
+    for table in model.modules():
+        if not isinstance(table, torch.nn.Embedding) or table is model.get_input_embeddings():
+            continue
+        if 0 <= table.num_embeddings - most <= 2:  # OPT's has two more rows
+            table.register_forward_pre_hook(partial(_check_positions, policy, most), with_kwargs=True)
 
 
 def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:

@@ -319,33 +319,34 @@ class OpenRLHFEngine:
 
     def _hold_memory(self, trainers: bool, held: MemoryState) -> None:
         """Let trainers or rollout engines keep only `held` on their GPUs."""
-        members, watch = (self._trainers, None) if trainers else (self._rollouts, self._trainers)
-        self._gather_answers(
-            [member.call("hold", held) for member in members], "falling asleep or waking up", watch=watch
-        )
+        members = self._trainers if trainers else self._rollouts
+        watch = None if trainers else self._trainers
+        calls = [member.call("hold", held) for member in members]
+        self._gather_answers(calls, "falling asleep or waking up", watch=watch)
 
     def _load_weights(self, folder: str) -> None:
         """Load a folder's weights, and let the engines find each other."""
         loading = ("init_model_from_pretrained", self._strategy, folder, STEPS, None)
         joining = ("join", [member.handle for member in self._rollouts], self._vocabulary.forbidden, self._ends)
         for doing, asked in (("loading weights", loading), ("joining the engines", joining)):
-            self._gather_answers(
-                [member.call(*asked) for member in self._trainers], doing, self._settings.start_seconds
-            )
+            calls = [member.call(*asked) for member in self._trainers]
+            self._gather_answers(calls, doing, self._settings.start_seconds)
 
     def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
         """vLLM's parameters for one answer with this seed."""
+        bias = dict.fromkeys(self._vocabulary.forbidden, -100.0)  # the lowest that vLLM takes
+        # The drawn token's; and with several ends also theirs, which `rollout` adds up where one of them was drawn
+        logprobs = None if self._ends else 0
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_new_tokens,
-            seed=seed & (2**63 - 1),
-            # The drawn token's; and with several ends also theirs, which `rollout` adds up where one of them was drawn
-            logprobs=None if self._ends else 0,
+            seed=seed & (2**63 - 1),  # vLLM takes a signed number
+            logprobs=logprobs,
             logprob_token_ids=list(self._ends) or None,
             ignore_eos=True,
             stop_token_ids=list(self._vocabulary.stop),
-            logit_bias=dict.fromkeys(self._vocabulary.forbidden, -100.0) or None,
+            logit_bias=bias or None,
             detokenize=False,
         )
 
@@ -353,11 +354,10 @@ class OpenRLHFEngine:
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
     ) -> list[Float32[np.ndarray, "T"]]:
         ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
-        rows = [
-            AnswerRow(ids[p.id], self._vocabulary.checked(tokens))
-            for p, tokens in zip(prompts, answers, strict=True)
-            if len(tokens)
-        ]
+        rows = []
+        for prompt, tokens in zip(prompts, answers, strict=True):
+            if len(tokens):
+                rows.append(AnswerRow(ids[prompt.id], self._vocabulary.checked(tokens)))
         scores = iter(self._ask_scores(rows, method, *arguments) if rows else [])
         return [next(scores) if len(tokens) else np.zeros(0, np.float32) for tokens in answers]
 
@@ -370,9 +370,10 @@ class OpenRLHFEngine:
         scores: list[Float32[np.ndarray, "T"]] = [np.zeros(0, np.float32)] * len(rows)
         for groups, flats in zip(split.places, scored, strict=True):
             for group, flat in zip(groups, flats, strict=False):
-                ends = np.cumsum([len(rows[i].answer) for i in group])
-                for i, values in zip(group, np.split(flat, ends[:-1]), strict=True):
-                    scores[i] = values
+                ends = np.cumsum([len(rows[index].answer) for index in group])  # (A,) of each answer in `flat` (N,)
+                parts = np.split(flat, ends[:-1])
+                for index, values in zip(group, parts, strict=True):
+                    scores[index] = values
         return scores
 
     def _name_members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
@@ -380,9 +381,13 @@ class OpenRLHFEngine:
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
+        """Ask the workers of every rollout engine; return their replies, each with the engine's actor."""
         calls = [member.call("on_workers", method) for member in self._rollouts]
         answers = self._gather_answers(calls, "checking the weight sync", self._settings.sync_seconds)
-        return [(call.member, one) for call, replies in zip(calls, answers, strict=True) for one in replies]
+        replies = []
+        for call, of_engine in zip(calls, answers, strict=True):
+            replies += [(call.member, reply) for reply in of_engine]
+        return replies
 
     def _rollout_cores(self) -> list[RemoteActor]:
         """Watched down to vLLM's own process, which hears nothing while it takes weights."""

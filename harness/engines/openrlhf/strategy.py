@@ -112,77 +112,100 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
 
 def make_arguments(settings: OpenRLHFSettings, temperature: float) -> SimpleNamespace:
     """Only what the classes in use read, so that a new one is noticed."""
-    name = SimpleNamespace
-    adam = name(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
-    return name(
+    algorithm = SimpleNamespace(
+        advantage=SimpleNamespace(
+            is_correction_level="off",
+            is_correction_mode="mask",
+            is_correction_gating="ratio",
+            is_correction_threshold=(0.5, 5.0),
+        ),
+        kl=SimpleNamespace(use_loss=False, init_coef=0.0),
+    )
+    checkpoint = SimpleNamespace(save_hf=False, disable_ds=True, load_enable=False, path="", output_dir="")
+    return SimpleNamespace(
         local_rank=-1,
-        actor=name(
-            adam=adam,
-            muon=name(),
-            optim="adam",
-            lr_scheduler="constant",
-            lr_warmup_ratio=0.0,
-            min_lr_ratio=1.0,
-            max_norm=1.0,
-            num_nodes=1,
-            num_gpus_per_node=settings.trainers,
-            gradient_checkpointing_enable=settings.gradient_checkpointing,
-            gradient_checkpointing_reentrant=False,
-            freeze_visual_encoder=False,
-            aux_loss_coef=0.0,
-            entropy_coef=None,
-            # PolicyLoss is constructed, never called.
-            eps_clip=0.2,
-            eps_clip_low_high=(0.2, 0.2),
-            dual_clip=None,
-            loss_agg_mode="token-mean",
-            policy_loss_type="ppo",
-        ),
-        algo=name(
-            advantage=name(
-                is_correction_level="off",
-                is_correction_mode="mask",
-                is_correction_gating="ratio",
-                is_correction_threshold=(0.5, 5.0),
-            ),
-            kl=name(use_loss=False, init_coef=0.0),
-        ),
-        ckpt=name(save_hf=False, disable_ds=True, load_enable=False, path="", output_dir=""),
-        data=name(disable_fast_tokenizer=False),
-        ds=name(
-            attn_implementation=settings.attention,
-            experts_implementation=None,
-            param_dtype=settings.dtype,
-            grad_accum_dtype="fp32",
-            load_in_4bit=False,
-            lora=name(rank=0, alpha=0, dropout=0.0, target_modules=None),
-            packing_samples=False,
-            use_liger_kernel=False,
-            zero_stage=settings.zero_stage,
-            tensor_parallel_size=1,
-            ring_attn_size=1,
-            enable_sleep=False,
-            adam_offload=False,
-            zpg=1,
-        ),
-        ref=name(offload=False),
-        rollout=name(temperature=temperature),
-        train=name(
-            batch_size=settings.trainers,
-            micro_batch_size=1,
-            max_epochs=1,
-            dynamic_batch_enable=False,
-            enable_ema=False,
-            ema_beta=0.0,
-            # By IPC on CUDA, as NCCL refuses two ranks on one device.
-            colocate_all=settings.colocate,
-            async_enable=False,
-        ),
-        vllm=name(
-            num_engines=settings.rollout_engines,
-            tensor_parallel_size=settings.tensor_parallel,
-            enable_prefix_caching=True,
-            sync_backend=seams.SYNC_BACKEND if seams.uses_cpu_devices() else "nccl",
-            sync_with_ray=False,
-        ),
+        actor=_actor_arguments(settings),
+        algo=algorithm,
+        ckpt=checkpoint,
+        data=SimpleNamespace(disable_fast_tokenizer=False),
+        ds=_deepspeed_arguments(settings),
+        ref=SimpleNamespace(offload=False),
+        rollout=SimpleNamespace(temperature=temperature),
+        train=_training_arguments(settings),
+        vllm=_vllm_arguments(settings),
+    )
+
+
+def _actor_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
+    """What the actor's classes read. Learning rate and clipping are set at each update."""
+    adam = SimpleNamespace(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    return SimpleNamespace(
+        adam=adam,
+        muon=SimpleNamespace(),
+        optim="adam",
+        lr_scheduler="constant",
+        lr_warmup_ratio=0.0,
+        min_lr_ratio=1.0,
+        max_norm=1.0,
+        num_nodes=1,
+        num_gpus_per_node=settings.trainers,
+        gradient_checkpointing_enable=settings.gradient_checkpointing,
+        gradient_checkpointing_reentrant=False,
+        freeze_visual_encoder=False,
+        aux_loss_coef=0.0,
+        entropy_coef=None,
+        # PolicyLoss is constructed, never called.
+        eps_clip=0.2,
+        eps_clip_low_high=(0.2, 0.2),
+        dual_clip=None,
+        loss_agg_mode="token-mean",
+        policy_loss_type="ppo",
+    )
+
+
+def _deepspeed_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
+    """What opens and shards a model. Adapters are the harness's own (`Strategy.prepare`), so OpenRLHF adds none."""
+    no_adapters = SimpleNamespace(rank=0, alpha=0, dropout=0.0, target_modules=None)
+    return SimpleNamespace(
+        attn_implementation=settings.attention,
+        experts_implementation=None,
+        param_dtype=settings.dtype,
+        grad_accum_dtype="fp32",
+        load_in_4bit=False,
+        lora=no_adapters,
+        packing_samples=False,
+        use_liger_kernel=False,
+        zero_stage=settings.zero_stage,
+        tensor_parallel_size=1,
+        ring_attn_size=1,
+        enable_sleep=False,
+        adam_offload=False,
+        zpg=1,
+    )
+
+
+def _training_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
+    """What the trainer's actors read."""
+    return SimpleNamespace(
+        batch_size=settings.trainers,
+        micro_batch_size=1,
+        max_epochs=1,
+        dynamic_batch_enable=False,
+        enable_ema=False,
+        ema_beta=0.0,
+        # By IPC on CUDA, as NCCL refuses two ranks on one device.
+        colocate_all=settings.colocate,
+        async_enable=False,
+    )
+
+
+def _vllm_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
+    """What finds the rollout engines and sends them weights."""
+    backend = seams.SYNC_BACKEND if seams.uses_cpu_devices() else "nccl"
+    return SimpleNamespace(
+        num_engines=settings.rollout_engines,
+        tensor_parallel_size=settings.tensor_parallel,
+        enable_prefix_caching=True,
+        sync_backend=backend,
+        sync_with_ray=False,
     )
