@@ -102,9 +102,9 @@ def _with_names(numbered: dict[str, Card]) -> dict[str, Card]:
 def _ask_nvidia_smi(*arguments: str) -> str:
     """What nvidia-smi prints; empty where it is not there or fails."""
     try:
-        return subprocess.run(
-            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
-        ).stdout
+        command = ["nvidia-smi", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+        return done.stdout
     except (OSError, subprocess.SubprocessError):
         return ""
 
@@ -144,8 +144,11 @@ class Inventory:
 
     def with_logical_gpus(self) -> Inventory:
         """One per core, with half of a node's memory."""
-        nodes = (replace(n, gpus=n.cores, gpu_memory=n.memory // 2 // max(1, n.cores), gpu_kind=LOGICAL, memory=n.memory // 2)
-                 for n in self.nodes)  # fmt: skip
+        nodes = []
+        for node in self.nodes:
+            half = node.memory // 2
+            each = half // max(1, node.cores)
+            nodes.append(replace(node, gpus=node.cores, gpu_memory=each, gpu_kind=LOGICAL, memory=half))
         return Inventory(tuple(nodes))
 
     def without_gpus(self) -> Inventory:
@@ -187,19 +190,20 @@ def parse_inventory(text: str) -> Inventory:
         whole = [total] * min(int(nodes or 1), MAX_NODES + 1)
         if gpus and nodes is None:
             whole = [min(NODE_GPUS, total - begun) for begun in range(0, total, NODE_GPUS)]
-        listed = [
-            Node(
-                name=f"node{i}",
+        gpu_memory = _parse_size(size) if size else 0
+        for number, own in enumerate(whole):
+            node = Node(
+                name=f"node{number}",
                 gpus=own,
-                gpu_memory=_parse_size(size) if size else 0,
+                gpu_memory=gpu_memory,
                 gpu_kind=(kind or "").upper(),
                 cores=int(cores) if cores else own * CORES_PER_GPU,
                 memory=_parse_size(ram) if ram else own * RAM_PER_GPU,
             )
-            for i, own in enumerate(whole)
-        ]
-    enough = all(n.cores and n.memory and (not gpus or (n.gpus and n.gpu_memory)) for n in listed)
-    if not listed or not enough or len(listed) > MAX_NODES:
+            listed.append(node)
+    have_hosts = all(node.cores and node.memory for node in listed)
+    have_gpus = not gpus or all(node.gpus and node.gpu_memory for node in listed)
+    if not listed or not have_hosts or not have_gpus or len(listed) > MAX_NODES:
         raise UsageError(f"inventory `{shown}`: counts and sizes are positive and of a real cluster's order")
     return Inventory(tuple(listed))
 
@@ -207,13 +211,17 @@ def parse_inventory(text: str) -> Inventory:
 def inventory_of_machine() -> Inventory:
     """This process's cores, memory available now, and the GPUs that CUDA shows."""
     cards = list_visible_gpus()
-    return Inventory((Node("local", count_cores(), available_memory(), len(cards), *_weakest_card(cards)),))
+    gpu_memory, gpu_kind = _weakest_card(cards)
+    node = Node("local", count_cores(), available_memory(), len(cards), gpu_memory, gpu_kind)
+    return Inventory((node,))
 
 
 def _weakest_card(cards: Sequence[Card]) -> tuple[int, str]:
     """Memory and kind that a node of unlike cards counts as."""
     old = [card for card in cards if not has_bf16(card.kind)]
-    return min((card.memory for card in cards), default=0), next((card.kind for card in (*old, *cards)), "")
+    least = min((card.memory for card in cards), default=0)
+    kind = next((card.kind for card in (*old, *cards)), "")
+    return least, kind
 
 
 def has_accelerators(resources: Collection[str]) -> bool:
@@ -286,7 +294,8 @@ def place_bundles(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[st
     largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
     left = dict(free)
     chosen = [""] * len(bundles)
-    for index in sorted(range(len(bundles)), key=lambda i: bundles[i], reverse=True):
+    largest_first = sorted(range(len(bundles)), key=lambda place: bundles[place], reverse=True)
+    for index in largest_first:
         able = [name for name, node in left.items() if node.holds(bundles[index])]
         if not able:
             return None
@@ -305,21 +314,27 @@ def explain_shortage(bundles: Sequence[Bundle], free: Free) -> str:
     if place_bundles(bundles, free) is not None:
         return ""
 
-    def most(of: Callable[[Iterable[int]], int], these: Iterable[Bundle]) -> Bundle:
-        columns = zip(*((b.gpus, b.cores, b.memory, b.gpu_memory) for b in these), strict=True)
-        return Bundle(*map(of, columns))
-
     distinct = sorted(set(bundles), reverse=True)
     single = [bundle for bundle in distinct if not _holds_anywhere(bundle, free)]
-    largest = most(max, free.values())
     if single:
-        lacks = [_describe_shortage(b, largest, " on one node", "where the largest has") for b in single]
-        return "; ".join(f"needs {words or 'a mix of resources that no single node has'}" for words in lacks)
-    whole = replace(most(sum, bundles), gpu_memory=0)
-    words = _describe_shortage(whole, most(sum, free.values()), "", "where there are")
-    return f"needs {words}" if words else (
-        f"its {len(bundles)} bundles fit in sum, but not onto the nodes as they are cut"
-    )  # fmt: skip
+        largest = _combine_bundles(max, free.values())
+        lacks = []
+        for bundle in single:
+            words = _describe_shortage(bundle, largest, " on one node", "where the largest has")
+            lacks.append(f"needs {words or 'a mix of resources that no single node has'}")
+        return "; ".join(lacks)
+    whole = replace(_combine_bundles(sum, bundles), gpu_memory=0)
+    there = _combine_bundles(sum, free.values())
+    words = _describe_shortage(whole, there, "", "where there are")
+    if words:
+        return f"needs {words}"
+    return f"its {len(bundles)} bundles fit in sum, but not onto the nodes as they are cut"
+
+
+def _combine_bundles(of: Callable[[Iterable[int]], int], bundles: Iterable[Bundle]) -> Bundle:
+    """Of each resource the largest or the sum."""
+    figures = [(bundle.gpus, bundle.cores, bundle.memory, bundle.gpu_memory) for bundle in bundles]
+    return Bundle(*map(of, zip(*figures, strict=True)))
 
 
 def _describe_shortage(needed: Bundle, there: Bundle, on: str, where: str) -> str:

@@ -23,6 +23,8 @@ Flood = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """What is wrong with a peer on purpose. This one does nothing: each kind overrides what it changes."""
+
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
         """The verdicts it claims, given the true ones."""
         return right
@@ -78,11 +80,14 @@ class Permuted(Condition, frozen=True, kw_only=True, tag="permuted"):
     def alter(self, records: Sequence[Record], rng: np.random.Generator) -> list[Record]:
         """Answers of one type and claimed reward go round among their prompts, drawn anew at each step; one that would come
         back to its own prompt is not sent."""
-        kept = [r for r in records if not isinstance(r, AnswerRecord) or isinstance(r, Draft)]
+        kept: list[Record] = []
         alike: dict[tuple[str, float], list[AnswerRecord]] = {}
         for record in records:
             if isinstance(record, AnswerRecord) and not isinstance(record, Draft):
-                alike.setdefault((type(record).__name__, record.reward), []).append(record)
+                kind = type(record).__name__, record.reward
+                alike.setdefault(kind, []).append(record)
+            else:
+                kept.append(record)
         for group in alike.values():
             kept += _sent_round(group, rng)
         return kept
@@ -92,14 +97,17 @@ def _sent_round(records: Sequence[AnswerRecord], rng: np.random.Generator) -> li
     """Each record's header with the content of one to another prompt."""
     counts = Counter(record.prompt_id for record in records)
     prompts = sorted(counts)
-    rank = {prompts[i]: place for place, i in enumerate(rng.permutation(len(prompts)))}
+    order = rng.permutation(len(prompts))
+    rank = {prompts[drawn]: place for place, drawn in enumerate(order)}
     ordered = sorted(records, key=lambda record: rank[record.prompt_id])
+    shift = max(counts.values())  # beyond a prompt's own answers, wherever they begin
+    names = ("version", "step", "prompt_id", "index")
     moved = []
     for place, header in enumerate(ordered):
-        content = ordered[(place + max(counts.values())) % len(ordered)]
+        content = ordered[(place + shift) % len(ordered)]
         if content.prompt_id != header.prompt_id:
-            names = ("version", "step", "prompt_id", "index")
-            moved.append(msgspec.structs.replace(content, **{name: getattr(header, name) for name in names}))
+            own_header = {name: getattr(header, name) for name in names}
+            moved.append(msgspec.structs.replace(content, **own_header))
     return moved
 
 
@@ -128,10 +136,12 @@ class Spamming(Condition, frozen=True, kw_only=True, tag="spamming"):
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
         junk = [bytes(MAX_MESSAGE_BYTES + 1)] * self.oversized
         for _ in range(self.malformed):
-            whole = messages[rng.integers(len(messages))] if messages and rng.random() < 0.5 else rng.bytes(256)
+            cuts_an_honest_one = bool(messages) and rng.random() < 0.5
+            whole = messages[rng.integers(len(messages))] if cuts_an_honest_one else rng.bytes(256)
             junk.append(whole[: rng.integers(1, len(whole))])
         if messages:
-            junk += [messages[i] for i in rng.integers(len(messages), size=self.flood)]
+            copied = rng.integers(len(messages), size=self.flood)  # (F,)
+            junk += [messages[place] for place in copied]
         mixed = messages + junk
         return [mixed[i] for i in rng.permutation(len(mixed))]
 
@@ -159,8 +169,9 @@ class Sender:
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:
         """The groups with claimed verdicts; invalid ones stay."""
         answers = [answer for group in groups for answer in group.answers]
-        right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)
-        claims = iter(self.condition.claim(right, np.random.default_rng([self.seed, step, 0])).tolist())
+        right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)  # (A,)
+        rng = np.random.default_rng([self.seed, step, 0])
+        claims = iter(self.condition.claim(right, rng).tolist())
 
         def claimed(answer: Answer) -> Answer:
             value: Literal["right", "wrong"] = "right" if next(claims) else "wrong"
@@ -177,13 +188,16 @@ class Sender:
 
     def altered(self, step: int, records: Sequence[Record]) -> list[Record]:
         """The records as it makes them before they are sent."""
-        return self.condition.alter(records, np.random.default_rng([self.seed, step, 3]))
+        rng = np.random.default_rng([self.seed, step, 3])
+        return self.condition.alter(records, rng)
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
+        """What it sends at this step in place of its honest messages; None is silence."""
         self._waiting.append(list(honest))
         lag = self.condition.steps if isinstance(self.condition, Stale) else 0
         due = self._waiting.popleft() if len(self._waiting) > lag else []
-        return self.condition.transmit(step, due, np.random.default_rng([self.seed, step, 1]))
+        rng = np.random.default_rng([self.seed, step, 1])
+        return self.condition.transmit(step, due, rng)
 
     def state(self) -> bytes:
         return msgspec.msgpack.encode(list(self._waiting))

@@ -50,12 +50,7 @@ class ReplayWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             end = 0
             if resume >= 0 and path.exists():
-                with path.open("rb") as file:
-                    for frame, end_of, digest in _read_frames(file, path):
-                        if frame.step > resume:
-                            break
-                        end = end_of
-                        self._digest = digest
+                end, self._digest = _find_resume(path, resume)
 
         def fill(new: Path) -> None:
             if end:
@@ -77,7 +72,8 @@ class ReplayWriter:
                 written.update(new)
                 payload = msgspec.msgpack.encode(Frame(step, author, new))
                 self._digest = _chain_digest(self._digest, payload)
-                self._file.write(len(payload).to_bytes(4, "big") + self._digest + payload)
+                length = len(payload).to_bytes(4, "big")
+                self._file.write(length + self._digest + payload)
 
     def flush(self) -> None:
         with disk_errors(self.path):
@@ -99,8 +95,9 @@ class ReplaySource:
         with disk_errors(path, READ), open_regular(path) as file:
             begin = 0
             for frame, end, _ in _read_frames(file, path):
-                self._spans.setdefault((frame.step, frame.author), []).append((begin, end))
-                sizes[frame.step, frame.author] += len(frame.messages)
+                place = frame.step, frame.author
+                self._spans.setdefault(place, []).append((begin, end))
+                sizes[place] += len(frame.messages)
                 begin = end
         self.most = max(sizes.values(), default=0)
         """Messages of one author at one step."""
@@ -110,6 +107,7 @@ class ReplaySource:
         return tuple(sorted({author for _, author in self._spans}))
 
     def messages(self, step: int, author: str) -> list[bytes]:
+        """What an author sent at a step. Raises StoreError."""
         stored: list[bytes] = []
         with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
@@ -121,9 +119,23 @@ class ReplaySource:
         """Send the step's messages in place of absent `authors`: a share of each one's, drawn by `seed`."""
         for author in authors:
             messages = self.messages(step, author)
-            drawn = generator_of(seed, "replay", author, step).permutation(len(messages))
-            kept = sorted(drawn[: int(share * len(messages) + 0.5)])
-            exchange.post(author, step, [messages[i] for i in kept])
+            order = generator_of(seed, "replay", author, step).permutation(len(messages))  # (M,)
+            count = int(share * len(messages) + 0.5)
+            kept = sorted(order[:count])
+            exchange.post(author, step, [messages[place] for place in kept])
+
+
+def _find_resume(path: Path, step: int) -> tuple[int, bytes]:
+    """Where the frames up to a step end, in bytes, and the digest up to there. Raises StoreError."""
+    end = 0
+    digest = bytes(DIGEST_BYTES)
+    with path.open("rb") as file:
+        for frame, end_of_frame, digest_so_far in _read_frames(file, path):
+            if frame.step > step:
+                break
+            end = end_of_frame
+            digest = digest_so_far
+    return end, digest
 
 
 def _read_frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
@@ -146,6 +158,7 @@ def _read_frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes
 
 
 def _decode_frame(payload: bytes, path: Path) -> Frame:
+    """Raises StoreError for what is no frame."""
     try:
         return msgspec.msgpack.decode(payload, type=Frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -55,15 +55,16 @@ def shipped_suites() -> dict[str, Path]:
 def find_suite(name: str) -> Path:
     """Raises SuiteError, with the nearest name."""
     path = Path(name)
-    if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or (os.path.dirname(name) and os.path.exists(name)):
+    is_in_a_folder = os.path.dirname(name) and os.path.exists(name)
+    if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or is_in_a_folder:
         return path
     known = shipped_suites()
     if name in known or name == Path(LABORATORY).stem:
         return _FOLDER / f"{name}.yaml"
     near = difflib.get_close_matches(name, known, n=1)
-    raise SuiteError(
-        name, "", f"no such suite{f'; did you mean {near[0]!r}?' if near else ''} (shipped: {', '.join(sorted(known))})"
-    )
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    shipped_names = ", ".join(sorted(known))
+    raise SuiteError(name, "", f"no such suite{meant} (shipped: {shipped_names})")
 
 
 def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
@@ -93,9 +94,15 @@ def with_folders(suite: Suite, place: Path) -> Suite:
         return policy
 
     def all_found(groups: Sequence[ModelGroup]) -> list[ModelGroup]:
-        return [g.model_copy(update={"policies": [found(policy) for policy in g.policies]}) for g in groups]
+        placed = []
+        for group in groups:
+            policies = [found(policy) for policy in group.policies]
+            placed.append(group.model_copy(update={"policies": policies}))
+        return placed
 
-    tune = suite.tune and suite.tune.model_copy(update={"groups": all_found(suite.tune.groups)})
+    tune = suite.tune
+    if tune is not None:
+        tune = tune.model_copy(update={"groups": all_found(tune.groups)})
     return suite.model_copy(update={"groups": all_found(suite.groups), "tune": tune})
 
 
@@ -126,30 +133,53 @@ def placed_in(overrides: Sequence[str]) -> Iterator[None]:
 def first_error(error: ValidationError, source: str) -> SuiteError:
     """The first of pydantic's, with its place as in YAML."""
     first = error.errors(include_url=False)[0]
-    where = ""
-    for part in (p for p in first["loc"] if p not in FORMS):
-        word = f"{part:.{_SHOWN}}" if isinstance(part, str) else f"[{part}]"
-        where += f".{word}" if where and isinstance(part, str) else word
+    place = [part for part in first["loc"] if part not in FORMS]
     problem = str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        key = str(first["loc"][-1])
-        outer = next((_MODELS[p] for p in reversed(first["loc"][:-1]) if p in _MODELS), Suite)
-        near = difflib.get_close_matches(key, outer.model_fields, n=1)
-        problem = f"unknown key{f'; did you mean {near[0]!r}?' if near else ''}"
-    elif first["type"] != "missing" and first["type"] != "value_error" and not isinstance(first["input"], dict | list):
-        problem += f" (got {first['input']!r:.80})"
+    kind = first["type"]
+    given = first["input"]
+    if kind == "extra_forbidden":
+        problem = _explain_unknown_key(first["loc"])
+    elif kind not in ("missing", "value_error") and not isinstance(given, dict | list):
+        problem += f" (got {given!r:.80})"
     more = error.error_count() - 1
-    return SuiteError(source, where, problem + (f" (and {more} more)" if more else ""))
+    if more:
+        problem += f" (and {more} more)"
+    return SuiteError(source, _join_place(place), problem)
+
+
+def _join_place(place: Sequence[str | int]) -> str:
+    """A place as in `groups[0].policies[1].model`."""
+    where = ""
+    for part in place:
+        if isinstance(part, int):
+            where += f"[{part}]"
+        else:
+            where += f".{part:.{_SHOWN}}" if where else f"{part:.{_SHOWN}}"
+    return where
+
+
+def _explain_unknown_key(place: Sequence[str | int]) -> str:
+    """What is wrong at the place of a key that there is not, with the nearest one of the mapping in which it stands."""
+    *outer, key = place
+    kinds = [_MODELS[part] for part in outer if part in _MODELS]
+    innermost = kinds[-1] if kinds else Suite
+    near = difflib.get_close_matches(str(key), innermost.model_fields, n=1)
+    return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
 
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
+    """Set one setting in plain data, which is changed. override: `key=value`. Raises UsageError, SuiteError."""
     key, sign, text = override.partition("=")
     if not sign or not key:
         raise UsageError(f"--set {override}: expected key=value, e.g. training.steps=10")
     parsed = _STEP.findall(key) if len(key) <= _LONGEST_KEY else []
-    if len(key) != sum(len(name) + len(indices) for name, indices in parsed) + len(parsed) - 1:
+    dots = len(parsed) - 1
+    understood = sum(len(name) + len(indices) for name, indices in parsed) + dots
+    if len(key) != understood:
         raise UsageError(f"--set {key[:80]!a}: not the path of a setting, e.g. groups[0].policies[1].model")
-    steps = [step for name, indices in parsed for step in (name, *map(int, re.findall(r"\d+", indices)))]
+    steps: list[str | int] = []
+    for name, indices in parsed:
+        steps += [name, *map(int, re.findall(r"\d+", indices))]
     target: Any = raw
     try:
         for step, following in itertools.pairwise(steps):
@@ -214,11 +244,12 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         value = super().construct_object(node, deep)
         if node.tag.endswith((":int", ":float")):
             what = f"{node.value!r} is {value} in YAML 1.1 and something else in YAML 1.2"
+            is_large = isinstance(value, int) and value.bit_length() > MAX_BITS
+            is_infinite = value != value or abs(value) == math.inf
             faults = {
                 f"{what}: write the number itself, or quotes": not _NUMBER.fullmatch(node.value),
-                f"must be a finite number (got {value})": value != value or abs(value) == math.inf,
-                f"must be a number of at most {MAX_BITS} bits": isinstance(value, int)
-                and value.bit_length() > MAX_BITS,
+                f"must be a finite number (got {value})": is_infinite,
+                f"must be a number of at most {MAX_BITS} bits": is_large,
             }
             _refuse_yaml(node.start_mark, faults)
         return value
@@ -233,8 +264,10 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _refuse_yaml(mark: Any, faults: Mapping[str, Any]) -> None:
-    for problem in (problem for problem, wrong in faults.items() if wrong):
-        raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+    """Raises MarkedYAMLError for the first fault that is one. mark: its place. faults: in words, with whether each is there."""
+    for problem, is_there in faults.items():
+        if is_there:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+0123456789"])

@@ -166,9 +166,14 @@ class Variant(SuiteModel):
             return raw
         if not isinstance(raw.get("options", {}), dict):
             return {"name": raw.get("regime"), **raw}
-        known = {k: v for k, v in raw.items() if k in cls.model_fields}
-        extra = {k: v for k, v in raw.items() if k not in cls.model_fields}
-        return {"name": raw.get("regime"), **known, "options": {**raw.get("options", {}), **extra}}
+        known = {}
+        options = dict(raw.get("options", {}))
+        for key, value in raw.items():
+            if key in cls.model_fields:
+                known[key] = value
+            else:
+                options[key] = value
+        return {"name": raw.get("regime"), **known, "options": options}
 
     @property
     def factor(self) -> float:
@@ -211,8 +216,9 @@ class FileTask(SuiteModel):
     @classmethod
     def _named(cls, raw: Any) -> Any:
         if isinstance(raw, dict) and isinstance(raw.get("file"), str) and not raw.get("name"):
-            stem = re.sub(r"[^A-Za-z0-9_.+-]+", "-", PurePath(raw["file"]).stem).strip("-.+_")[:LONGEST_NAME]
-            return {**raw, "name": stem or "file"}
+            stem = PurePath(raw["file"]).stem
+            plain = re.sub(r"[^A-Za-z0-9_.+-]+", "-", stem).strip("-.+_")
+            return {**raw, "name": plain[:LONGEST_NAME] or "file"}
         return raw
 
     def __str__(self) -> str:
@@ -229,7 +235,8 @@ def _with_settings(raw: Any) -> Any:
         value = raw[key]
         if not isinstance(value, str | int | float):
             raise ValueError(f"{key}: a number, a word or a range such as 2..3")
-        settings.append(f"{key}={str(value).lower() if isinstance(value, bool) else value}")
+        text = str(value).lower() if isinstance(value, bool) else value
+        settings.append(f"{key}={text}")
     if settings:
         return f"{raw['name']}:{','.join(settings)}"
     return raw["name"]
@@ -263,7 +270,8 @@ class TaskShare(SuiteModel):
             return {"task": raw}
         if "task" in raw:
             return raw
-        return {"task": {key: value for key, value in raw.items() if key != "share"}, "share": raw.get("share", 1.0)}
+        task = {key: value for key, value in raw.items() if key != "share"}
+        return {"task": task, "share": raw.get("share", 1.0)}
 
     @model_serializer(mode="plain")
     def _as_written(self) -> dict[str, Any]:
@@ -276,9 +284,12 @@ class TaskShare(SuiteModel):
 
 def _check_names(parts: list[TaskShare]) -> list[TaskShare]:
     """Raises ValueError for two parts of one name: results are told apart by it."""
-    names = [str(part) for part in parts]
-    for name in (name for i, name in enumerate(names) if name in names[:i]):
-        raise ValueError(f"the task {name!r} occurs twice")
+    seen: set[str] = set()
+    for part in parts:
+        name = str(part)
+        if name in seen:
+            raise ValueError(f"the task {name!r} occurs twice")
+        seen.add(name)
     return parts
 
 
@@ -403,10 +414,11 @@ class Evaluation(SuiteModel):
     @model_validator(mode="before")
     @classmethod
     def _curve_within_limit(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict) or not isinstance(limit := raw.get("limit"), int):
+        if not isinstance(raw, dict):
             return raw
+        limit = raw.get("limit")
         asked = raw.get("curve_prompts", CURVE_PROMPTS)
-        if isinstance(asked, int) and limit >= 1:
+        if isinstance(limit, int) and limit >= 1 and isinstance(asked, int):
             return {**raw, "curve_prompts": min(asked, limit)}
         return raw
 

@@ -21,17 +21,17 @@ def edges_of(
     policies: a group's names. direction: a word of `Sharing.direction`, or the edges. strengths: the bases' held-out accuracy,
     asked only where the direction depends on it; equals in strength do not send to each other. Raises ValueError for an edge
     that does not join two of the policies."""
-    every_edge = tuple((author, receiver) for receiver in policies for author in policies if author != receiver)
+    every_edge: list[Edge] = []
+    for receiver in policies:
+        every_edge += [(author, receiver) for author in policies if author != receiver]
     if direction in ("strong_to_weak", "weak_to_strong"):
         if strengths is None:
             raise ValueError(f"{direction} needs the policies' strengths")
-        strength = strengths()
         sign = 1 if direction == "strong_to_weak" else -1
-        return tuple(
-            (author, receiver) for author, receiver in every_edge if sign * strength[author] > sign * strength[receiver]
-        )
+        rank = {policy: sign * strength for policy, strength in strengths().items()}
+        return tuple((author, receiver) for author, receiver in every_edge if rank[author] > rank[receiver])
     if isinstance(direction, str):
-        return every_edge if direction == "all" else ()
+        return tuple(every_edge) if direction == "all" else ()
     chosen = set(direction)
     impossible = sorted(chosen - set(every_edge))
     if impossible:

@@ -72,15 +72,17 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = [read_box(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])]
+    boxes = {read_box(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])}
+    split = "train" if "train" in file else "test"
+    subject = file.split("/")[0]
     return SetProblem(
-        id=f"{'train' if 'train' in file else 'test'}/{file.split('/')[0]}/{place}",
+        id=f"{split}/{subject}/{place}",
         problem=raw["problem"],
         answer=answer,
         solution=raw["solution"],
         level=int(level.group()) if level else None,
         subject=raw["type"],
-        multi_boxed=len(set(boxes)) > 1,
+        multi_boxed=len(boxes) > 1,
     )
 
 
@@ -89,9 +91,14 @@ def named_by_text(rows: Sequence[SetProblem]) -> list[SetProblem]:
     seen = Counter[str]()
     named = []
     for row in sorted(rows, key=lambda row: (row.problem, row.solution or "")):
-        text = hashlib.blake2b("".join(row.problem.split()).encode(), digest_size=6).hexdigest()
-        seen[name := f"{row.id.rpartition('/')[0]}/{text}"] += 1
-        named.append(msgspec.structs.replace(row, id=name if seen[name] == 1 else f"{name}-{seen[name]}"))
+        signs = "".join(row.problem.split())
+        text = hashlib.blake2b(signs.encode(), digest_size=6).hexdigest()
+        subject = row.id.rpartition("/")[0]
+        name = f"{subject}/{text}"
+        seen[name] += 1
+        if seen[name] > 1:  # the same problem again
+            name = f"{name}-{seen[name]}"
+        named.append(msgspec.structs.replace(row, id=name))
     return sorted(named, key=lambda row: row.id)
 
 
@@ -119,14 +126,12 @@ def contest_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
     """Exam I, then II, fifteen each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
-    problem = (
-        raw["problem"].replace("\f", r"\f").replace("\t", r"\t")
-    )  # `\frac` and `\triangle`, unescaped once too often
+    # `\frac` and `\triangle`, unescaped once too often
+    problem = raw["problem"].replace("\f", r"\f").replace("\t", r"\t")
     if problem.count("$") % 2:
         problem = problem.removesuffix("$")
-    return SetProblem(
-        id=f"2025-{exam}-{number}", problem=problem, answer=_format_integer(re.sub(r"\D*$", "", str(raw["answer"])))
-    )
+    digits = re.sub(r"\D*$", "", str(raw["answer"]))
+    return SetProblem(id=f"2025-{exam}-{number}", problem=problem, answer=_format_integer(digits))
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:

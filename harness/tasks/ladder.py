@@ -47,42 +47,60 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 
 def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
     """Two numbers and a sign."""
-    a, b = rng.randint(low, high), rng.randint(least, 9)
+    a = rng.randint(low, high)
+    b = rng.randint(least, 9)
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
-    return f"{a} {sign} {b}", f"What is {a} {sign} {b}?", (f"{a} {sign} {b} = {result}",), result
+    content = f"{a} {sign} {b}"
+    return content, f"What is {content}?", (f"{content} = {result}",), result
 
 
 def _draw_chain3(rng: Random) -> Drawn:
     """A sum of two numbers less a third."""
-    a, b = rng.randint(3, 19), rng.randint(3, 19)
-    c = rng.randint(2, min(19, a + b - 1))
+    a = rng.randint(3, 19)
+    b = rng.randint(3, 19)
+    first_two = a + b
+    c = rng.randint(2, min(19, first_two - 1))
+    answer = first_two - c
     content = f"{a} + {b} - {c}"
-    return content, f"What is {content}?", (f"{a} + {b} = {a + b}", f"{a + b} - {c} = {a + b - c}"), a + b - c
+    steps = (f"{a} + {b} = {first_two}", f"{first_two} - {c} = {answer}")
+    return content, f"What is {content}?", steps, answer
 
 
 def _draw_mul1x2(rng: Random) -> Drawn:
     """One digit times two."""
-    a, tens, ones = rng.randint(2, 9), 10 * rng.randint(1, 4), rng.randint(1, 9)
-    b, high, low = tens + ones, a * tens, a * ones
-    steps = (f"{a} * {tens} = {high}", f"{a} * {ones} = {low}", f"{high} + {low} = {a * b}")
-    return f"{a} * {b}", f"What is {a} * {b}?", steps, a * b
+    a = rng.randint(2, 9)
+    tens = 10 * rng.randint(1, 4)
+    ones = rng.randint(1, 9)
+    high = a * tens
+    low = a * ones
+    answer = high + low
+    content = f"{a} * {tens + ones}"
+    steps = (f"{a} * {tens} = {high}", f"{a} * {ones} = {low}", f"{high} + {low} = {answer}")
+    return content, f"What is {content}?", steps, answer
 
 
 def _draw_equation(rng: Random) -> Drawn:
     """An equation in x."""
-    x, a = rng.randint(2, 40), rng.randint(2, 20)
-    content = f"x + {a} = {x + a}"
-    return content, f"Solve {content} for x.", (f"{x + a} - {a} = {x}",), x
+    x = rng.randint(2, 40)
+    a = rng.randint(2, 20)
+    total = x + a
+    content = f"x + {a} = {total}"
+    return content, f"Solve {content} for x.", (f"{total} - {a} = {x}",), x
 
 
 def _draw_word1(rng: Random) -> Drawn:
     """A story with one step."""
-    a, b = rng.randint(3, 20), rng.randint(2, 9)
-    name, thing = rng.choice(NAMES), rng.choice(THINGS)
+    a = rng.randint(3, 20)
+    b = rng.randint(2, 9)
+    name = rng.choice(NAMES)
+    thing = rng.choice(THINGS)
+    content = f"{a} + {b}"
+    does = "buys"
+    answer = a + b
     if a > b and rng.random() < 0.5:
-        content, does, answer = f"{a} - {b}", "gives away", a - b
-    else:
-        content, does, answer = f"{a} + {b}", "buys", a + b
+        content = f"{a} - {b}"
+        does = "gives away"
+        answer = a - b
     question = f"{name} has {a} {thing} and {does} {b}. How many {thing} does {name} have now?"
     return content, question, (f"{content} = {answer}",), answer
 
@@ -92,15 +110,19 @@ def _draw_second(rng: Random) -> Drawn:
     numbers = rng.sample(range(2, 100), 4)
     content = ", ".join(map(str, numbers))
     ordered = sorted(numbers, reverse=True)
-    return content, f"What is the second largest of {content}?", (" > ".join(map(str, ordered)),), ordered[1]
+    step = " > ".join(map(str, ordered))
+    return content, f"What is the second largest of {content}?", (step,), ordered[1]
 
 
 def _draw_legs(rng: Random) -> Drawn:
     """Legs of some animals."""
-    animal, count = rng.choice(list(_LEGS)), rng.randint(2, 12)
-    plural, legs = _PLURALS.get(animal, animal + "s"), _LEGS[animal]
+    animal = rng.choice(list(_LEGS))
+    count = rng.randint(2, 12)
+    plural = _PLURALS.get(animal, animal + "s")
+    legs = _LEGS[animal]
+    answer = count * legs
     content = f"{count} {plural}"
-    return content, f"How many legs do {content} have?", (f"{count} * {legs} = {count * legs}",), count * legs
+    return content, f"How many legs do {content} have?", (f"{count} * {legs} = {answer}",), answer
 
 
 def _draw_spelling(rng: Random) -> Drawn:
@@ -117,6 +139,7 @@ class Level:
     _draw: Callable[[Random], Drawn]
 
     def draw(self, rng: Random, *, held_out: bool) -> LadderProblem:
+        """Draw problems until one lies on the wanted side of the hold-out."""
         while True:
             content, question, steps, answer = self._draw(rng)
             problem = LadderProblem(self.name, self.group, content, question, steps, str(answer))
@@ -178,7 +201,11 @@ def training_prompts(step_seed: int, count: int, levels: Sequence[str] = tuple(L
 
 @lru_cache(maxsize=64)
 def evaluation_problems(levels: tuple[str, ...] = tuple(LEVELS), per_level: int = 40) -> tuple[micro.MicroProblem, ...]:
-    return tuple(p for name in levels for p in _draw_problems(Random(_EVALUATION_SEED), [name] * per_level, "held out"))
+    """So many held-out problems of each level, the same ones whatever levels are beside it; fewer where one holds fewer."""
+    problems: list[micro.MicroProblem] = []
+    for name in levels:
+        problems += _draw_problems(Random(_EVALUATION_SEED), [name] * per_level, "held out")
+    return tuple(problems)
 
 
 def evaluation_prompts(
@@ -196,4 +223,6 @@ def worked_examples(level: str, count: int) -> str:
 
 
 def _draw_problems(rng: Random, order: Sequence[str], part: str = "all") -> list[micro.MicroProblem]:
-    return micro.draw_distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=part == "held out"), part)
+    """Draw a problem of each named level, of one part of all problems (`micro.PARTS`)."""
+    is_held_out = part == "held out"
+    return micro.draw_distinct(order, lambda name, _: LEVELS[name].draw(rng, held_out=is_held_out), part)

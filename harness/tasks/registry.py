@@ -32,7 +32,9 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, countdown.NAME, *EVALUATION_SETS)
 def list_task_names() -> list[str]:
     """The tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
     known = [name for name in PLUGINS.installed() if name != gym.NAME]
-    return [*(name for name in _FIRST if name in known), *(name for name in known if name not in _FIRST)]
+    first = [name for name in _FIRST if name in known]
+    others = [name for name in known if name not in _FIRST]
+    return first + others
 
 
 def task_of_text(text: str) -> str | FileTask:
@@ -42,7 +44,8 @@ def task_of_text(text: str) -> str | FileTask:
     file, mark, scorer = text.rpartition(".jsonl")
     if not mark or (scorer and scorer[0] != ":"):
         return text
-    scorers.scorer_called(chosen := scorer[1:] or "math")
+    chosen = scorer[1:] or "math"
+    scorers.scorer_called(chosen)  # raises for one that is not installed
     return pin_file(FileTask(file=file + mark, scorer=chosen))
 
 
@@ -105,7 +108,8 @@ def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task
     judged = dict([scorers.PLUGINS.results_version(made.scorer)])
     if "verification" in judged and not source.integers:
         judged |= versions_of(["verification/symbolic"])
-    if questions := source.questions_digest():
+    questions = source.questions_digest()
+    if questions:
         own[f"questions of {task}"] = questions
     return own | judged
 
@@ -113,15 +117,12 @@ def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task
 def training_source(task: AnyTask) -> TaskSource:
     """Raises PluginError, also for one of evaluation alone."""
     known = isinstance(task, FileTask | list) or task.startswith("lm_eval:") or is_known(task)
-    if known and (source := source_of(task)).trains:
-        return source
-    there = [
-        "micro",
-        ladder.NAME,
-        countdown.NAME,
-        *SOURCES,
-        *(name for name in list_task_names() if name not in _FIRST),
-    ]
+    if known:
+        source = source_of(task)
+        if source.trains:
+            return source
+    of_plugins = [name for name in list_task_names() if name not in _FIRST]
+    there = ["micro", ladder.NAME, countdown.NAME, *SOURCES, *of_plugins]
     raise PluginError(f"unknown training task {str(task)!r}; there are {', '.join(there)}")
 
 
@@ -134,7 +135,9 @@ def names_of_levels(given: str) -> list[str]:
     """The tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
     if "*" not in given:
         return training_source(given).name_levels()
-    puzzles = [f"{gym.NAME}.{name}" for names_of_group in gym.ALLOWED.values() for name in names_of_group]
+    puzzles: list[str] = []
+    for names_of_group in gym.ALLOWED.values():
+        puzzles += [f"{gym.NAME}.{name}" for name in names_of_group]
     fitting = [name for name in puzzles if fnmatchcase(name, given)]
     if not fitting:
         raise PluginError(f"task {given!r}: fits no puzzle; e.g. {gym.NAME}.* (harness tasks --like puzzle lists them)")
@@ -176,17 +179,15 @@ def list_tasks(data_dir: Path | None = None) -> list[TaskInfo]:
 
 
 def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
+    """A task as listings show it, with the scores of its golds and of silence."""
     origin = PLUGINS.origin(name)
     try:
-        source, task = source_of(name), get_task(name)
-        judge, scorer = verifier.by(scorers.scorer_called(task.scorer)), scorers.scorer_of(task.scorer)
+        source = source_of(name)
+        task = get_task(name)
         perfect = empty = None
         problem = ""
         try:
-            golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
-            given = [(gold, text) for gold in golds if (text := scorer.perfect(gold)) is not None]
-            perfect = _share_right(judge, given) if given else None
-            empty = _share_right(judge, [(gold, "") for gold in golds])
+            perfect, empty = _score_extremes(task, data_dir, verifier)
         except DataError as error:
             problem = str(error)
     except Exception as error:  # of a plugin: whatever it raises is listed
@@ -208,6 +209,19 @@ def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> Task
         trains=source.trains,
         origin=origin,
     )
+
+
+def _score_extremes(task: Task, data_dir: Path | None, verifier: Verifier) -> tuple[float | None, float]:
+    """The scores of perfect answers, None where none can be written, and of empty ones. Raises DataError where the questions are
+    not here."""
+    judge = verifier.by(scorers.scorer_called(task.scorer))
+    scorer = scorers.scorer_of(task.scorer)
+    golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
+    stated = [(gold, scorer.perfect(gold)) for gold in golds]
+    perfect_answers = [(gold, text) for gold, text in stated if text is not None]
+    perfect = _share_right(judge, perfect_answers) if perfect_answers else None
+    empty = _share_right(judge, [(gold, "") for gold in golds])
+    return perfect, empty
 
 
 def _share_right(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:

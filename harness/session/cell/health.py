@@ -7,11 +7,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.errors import Fault, TrainingError
 from harness.store.journal import read_journal
 from harness.store.rows import Row, StepRow, TermRow
 from harness.store.symptoms import ADVICE, LAST_SHARE, Sums, Trouble, find_troubles
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # A surrogate loss is of the order of advantage times ratio; an imitation loss of a uniform guess is 12.
 EXPLODED_LOSS = 1e4
@@ -82,9 +86,14 @@ class Watch:
         sums = running.late(row.policy, WATCHED_ANSWERS)
         if sums.answers < WATCHED_ANSWERS:
             return []
-        new = [(trouble, words) for trouble, words in find_troubles(sums) if (row.policy, trouble) not in self._told]
-        self._told |= {(row.policy, trouble) for trouble, _ in new}
-        return [(at := f"{row.policy}: {trouble}", f"{at}: {words}; {ADVICE[trouble]}") for trouble, words in new]
+        told = []
+        for trouble, words in find_troubles(sums):
+            if (row.policy, trouble) in self._told:
+                continue
+            self._told.add((row.policy, trouble))
+            topic = f"{row.policy}: {trouble}"
+            told.append((topic, f"{topic}: {words}; {ADVICE[trouble]}"))
+        return told
 
 
 def check_loss(policy: str, step: int, loss: float) -> None:
@@ -112,12 +121,25 @@ def check_trained(folder: Path) -> None:
             continue
         where = f"in steps {last['step'].iloc[0]} to {last['step'].iloc[-1]}"
         valid = right + wrong
-        parts = (earlier[at : at + size][["right", "wrong"]].sum() for at in range(0, len(earlier), size))
-        best = max((float(part["right"] / max(1, part.sum())) for part in parts), default=0.0)
-        if right == 0 and valid and (best >= 1 or valid * math.log1p(-best) < math.log(CHANCE)):
+        best = _best_share(earlier, size)
+        if right == 0 and valid and _is_beyond_chance(valid, best):
             cut = f", {truncated} were cut off" if truncated else ""
             words = f"the reward collapsed: none of {valid} answers {where} is right{cut}, {best:.1%} once were"
             raise TrainingError(Fault.COLLAPSED, f"{policy}: {words}")
         if truncated == answers:
             words = f"all {answers} answers {where} were cut off at training.max_new_tokens"
             raise TrainingError(Fault.TRUNCATED, f"{policy}: {words}")
+
+
+def _best_share(rows: pd.DataFrame, size: int) -> float:
+    """The largest share of right answers in so many steps one after another; 0 without steps."""
+    best = 0.0
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size][["right", "wrong"]].sum()
+        best = max(best, float(part["right"] / max(1, part.sum())))
+    return best
+
+
+def _is_beyond_chance(answers: int, share: float) -> bool:
+    """Whether none right of so many answers is less likely than `CHANCE` where each is right with this probability."""
+    return share >= 1 or answers * math.log1p(-share) < math.log(CHANCE)

@@ -80,25 +80,32 @@ class BaseCheckpoint:
 
 
 def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[BaseCheckpoint]:
-    return [
-        BaseCheckpoint(suite, group, policy, seed, identity(group, policy, seed))
-        for group in suite.groups
-        for policy in group.policies
-        for seed in (suite.seeds if policy.stage0 is not None and policy.stage0.per_seed else [None])
-    ]
+    """The base checkpoints that a suite measures: one of each policy, or one for each seed where starts differ by seed."""
+    bases = []
+    for group in suite.groups:
+        for policy in group.policies:
+            has_one_per_seed = policy.stage0 is not None and policy.stage0.per_seed
+            seeds: Sequence[int | None] = suite.seeds if has_one_per_seed else [None]
+            for seed in seeds:
+                bases.append(BaseCheckpoint(suite, group, policy, seed, identity(group, policy, seed)))
+    return bases
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
     """What must agree for a budget-matched baseline."""
-    own = {
-        "sampling_stream": variant.sampling_stream,
-        "sampling": variant.sampling if variant.sampling != "all" else None,
-        "sharing": variant.sharing.model_dump(mode="json") if variant.sharing else None,
-        "replay": variant.replay.model_dump() if variant.replay else None,
-        "training": variant.training.model_dump(exclude_none=True) if variant.training else None,
-        "dynamic_sampling": variant.dynamic_sampling.model_dump() if variant.dynamic_sampling else None,
-    }
-    return {**variant.options, **{k: v for k, v in own.items() if v}}
+    own: dict[str, Any] = {"sampling_stream": variant.sampling_stream}
+    if variant.sampling != "all":
+        own["sampling"] = variant.sampling
+    if variant.sharing:
+        own["sharing"] = variant.sharing.model_dump(mode="json")
+    if variant.replay:
+        own["replay"] = variant.replay.model_dump()
+    if variant.training:
+        own["training"] = variant.training.model_dump(exclude_none=True)
+    if variant.dynamic_sampling:
+        own["dynamic_sampling"] = variant.dynamic_sampling.model_dump()
+    stated = {name: value for name, value in own.items() if value}
+    return {**variant.options, **stated}
 
 
 def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:

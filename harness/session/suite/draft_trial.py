@@ -255,7 +255,7 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     nearest ones, with a supervised start for each model below. limit: tokens of the longest answer so far."""
     why = _shares_by_level(tried)
     policies = {one.policy for one in tried}
-    by_all = {one.level for one in tried}
+    by_all = {one.level for one in tried}  # levels that every model was asked
     for policy in policies:
         by_all &= {one.level for one in tried if one.policy == policy}
     levels, fits, reasons = _choose_levels([one for one in tried if one.level in by_all])
@@ -267,7 +267,10 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     warm = low if has_examples(name or str(task)) and not fits else ()
     why += _why_starts(low, warm, fits)
     longest = [one.worked if warm else one.tokens for one in here]
-    tokens = min(limit, 8 * -(-int(1.25 * max(longest)) // 8)) if all(longest) else 0
+    tokens = 0
+    if all(longest):
+        wanted = int(1.25 * max(longest))
+        tokens = min(limit, 8 * -(-wanted // 8))  # up to a multiple of 8
     if tokens:
         which = "the worked solutions" if warm else "95 % of the finished answers"
         why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
@@ -294,7 +297,9 @@ def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[s
     """The levels to be trained on, whether they fit each model, and why they were chosen. Of levels that do not fit, those on which
     the weaker model does best."""
     levels = list(dict.fromkeys(one.level for one in tried))
-    right = {level: [one.right for one in tried if one.level == level] for level in levels}
+    right: dict[str, list[float]] = {}  # each model's share of right answers, by level
+    for one in tried:
+        right.setdefault(one.level, []).append(one.right)
     fitting = [level for level in levels if all(LEAST <= share <= MOST for share in right[level])]
     if fitting and is_puzzle(fitting[0]):
         middle = (LEAST + MOST) / 2
@@ -304,12 +309,15 @@ def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[s
         why = f"Trained on {joined(fitting)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
         return fitting, True, [why]
     steps = [level for level in levels if level in ladder.LEVELS]
-    possible = [level for level in steps or levels if max(right[level]) <= MOST] or steps or levels
-    nearest = max(min(right[level]) for level in possible)
-    chosen = [level for level in possible if min(right[level]) == nearest][:MOST_LEVELS]
+    not_too_easy = [level for level in steps or levels if max(right[level]) <= MOST]
+    possible = not_too_easy or steps or levels
+    weaker = {level: min(right[level]) for level in possible}
+    nearest = max(weaker.values())
+    chosen = [level for level in possible if weaker[level] == nearest][:MOST_LEVELS]
     reasons = [f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}."]
+    ever_right = {one.policy for one in tried if one.right}
     policies = dict.fromkeys(one.policy for one in tried)
-    never = [policy for policy in policies if not any(one.right for one in tried if one.policy == policy)]
+    never = [policy for policy in policies if policy not in ever_right]
     if never:
         reasons.append(f"{joined(never)}: no answer right on any level.")
     return chosen, False, reasons
@@ -346,11 +354,12 @@ def try_starts(findings: Findings, suite: Suite, source: str) -> Findings:
                 base_folder(policy, prepared.suite.seeds[0], options=prepared.suite.engine_options)
         except CellError as error:
             failed[policy.name] = " ".join(str(error).split())
-    why = [
-        f"{name} cannot learn this here: its supervised start was tried and failed ({problem}). Without right answers RL teaches "
-        "nothing; take a larger model or easier questions (--task ladder.add1)."
-        for name, problem in failed.items()
-    ]
+    why = []
+    for name, problem in failed.items():
+        why.append(
+            f"{name} cannot learn this here: its supervised start was tried and failed ({problem}). Without right answers RL "
+            "teaches nothing; take a larger model or easier questions (--task ladder.add1)."
+        )
     works = [name for name in findings.warm if name not in failed]
     if works:
         why.insert(0, f"The supervised start of {joined(works)} was tried: it works, and a run goes on from it.")
