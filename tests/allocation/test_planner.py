@@ -168,6 +168,26 @@ def test_a_layout_of_the_suites_own_keeps_its_devices() -> None:
     assert "does not fit on 1 GPU of 80.0 GB" in str(plan("1xH100-80G", cell("Qwen3-8B", devices=2)).shortfall)
 
 
+class HeavierProcesses:
+    """OpenRLHF's account with processes that take a gigabyte more on each GPU."""
+
+    ways_to_train = staticmethod(account.ways_to_train)
+    trainer_ram = staticmethod(account.trainer_ram)
+    sleeping_ram = staticmethod(account.sleeping_ram)
+
+    def process_ram(self, kind: str) -> int:
+        return account.process_ram(kind) + 10**9
+
+
+def test_a_layout_takes_what_the_engines_account_counts() -> None:
+    policy = cell("Qwen3-1.7B").policies[0]
+    own, _ = policy_layout(policy, WORK, 4, H100)
+    heavier, _ = policy_layout(policy, WORK, 4, replace(H100, account=HeavierProcesses()))
+    assert own is not None
+    assert heavier is not None
+    assert heavier.host == own.host + 4 * 10**9
+
+
 def test_the_base_takes_the_hosts_memory_and_measuring_a_share_of_the_gradients() -> None:
     demands = [cell("Qwen3-1.7B", reference=on, measured=on).policies[0] for on in (False, True)]
     plain, both = (policy_layout(policy, WORK, 4, H100)[0] for policy in demands)
