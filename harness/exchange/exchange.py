@@ -103,10 +103,12 @@ class Admission:
         self.absent: set[str] = set()
 
     def open(self, step: int, prompts: Sequence[str]) -> None:
+        """Begin a step: quotas are full again, and steps outside the window are forgotten. prompts: ids, in order."""
         if step != self.step:
             self._spent = {}
         self.step = step
-        for at in [at for at in self._steps if not step - self.window <= at <= step]:
+        outside = [at for at in self._steps if not step - self.window <= at <= step]
+        for at in outside:
             del self._steps[at]
         self._steps[step].prompts = {prompt: position for position, prompt in enumerate(prompts)}
 
@@ -139,7 +141,9 @@ class Admission:
     def _spend_quota(self, sender: str, size: int) -> None:
         """Count a message against its sender's quota. Raises ExchangeError."""
         messages, total = self._spent.get(sender, (0, 0))
-        self._spent[sender] = messages, total = messages + 1, total + size
+        messages += 1
+        total += size
+        self._spent[sender] = messages, total
         if self.defences.quotas and (messages > self.quotas.messages or total > self.quotas.bytes):
             raise ExchangeError(Refusal.QUOTA, sender)
         if sender not in self.authors:
@@ -162,10 +166,8 @@ class Admission:
             return Refusal.UNKNOWN_PROMPT
         if not self.defences.header_checks:
             return ""
-        for at, memory in self._steps.items():  # one version per author and step, never lower at a later step
-            known = memory.versions.get(record.author, record.version)
-            if (at <= record.step and known > record.version) or (at >= record.step and known < record.version):
-                return Refusal.VERSION
+        if self._contradicts_known_version(record):
+            return Refusal.VERSION
         memory = self._steps[record.step]
         memory.versions[record.author] = record.version
         key = record.author, type(record).__name__, record.prompt_id, getattr(record, "index", 0)
@@ -173,6 +175,16 @@ class Admission:
             return Refusal.DUPLICATE
         memory.seen.add(key)
         return ""
+
+    def _contradicts_known_version(self, record: Record) -> bool:
+        """Whether its author sent another version at that step, a higher one before or a lower one after it."""
+        for at, memory in self._steps.items():
+            known = memory.versions.get(record.author, record.version)
+            is_above = at <= record.step and known > record.version
+            is_below = at >= record.step and known < record.version
+            if is_above or is_below:
+                return True
+        return False
 
     def _position_of_prompt(self, record: Record) -> int | None:
         """Among the prompts of its step; of a future record, of the present one."""
@@ -187,7 +199,8 @@ class Admission:
     def state(self) -> AdmissionState:
         """What matters to the next step."""
         oldest = self.step + 1 - self.window
-        return AdmissionState([(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest], self.absent)
+        kept = [(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest]
+        return AdmissionState(kept, self.absent)
 
     def restore(self, state: AdmissionState) -> None:
         self._steps = defaultdict(StepMemory, state.steps)
@@ -266,7 +279,8 @@ class Exchange:
     ) -> None:
         """Send ready-made messages. addressed: some messages' only receiver."""
         for to in self.receivers(author):
-            self.deliver(Delivery(author, step, tuple(m for m in messages if addressed.get(m, to) == to)), to)
+            own = [message for message in messages if addressed.get(message, to) == to]
+            self.deliver(Delivery(author, step, tuple(own)), to)
 
     def deliver(self, delivery: Delivery, receiver: str) -> None:
         """Hand over without waiting; thread-safe."""
@@ -292,7 +306,8 @@ class Exchange:
         gate.open(step, prompts)
         admitted: list[Admitted] = []
         refused: list[ExchangeRow] = []
-        for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, len(self._rank))):
+        last = len(self._rank)  # of senders that nobody knows
+        for delivery in sorted(deliveries, key=lambda delivery: self._rank.get(delivery.sender, last)):
             admitted_records, refused_rows = gate.admit(delivery)
             admitted += admitted_records
             refused += refused_rows
@@ -302,7 +317,8 @@ class Exchange:
         self.ledger += [*entries, *refused]
         if self._record is not None:
             for author in self.authors(receiver):
-                self._record(step, author, [m for _, entry, m in admitted if entry.author == author])
+                messages = [message for _, entry, message in admitted if entry.author == author]
+                self._record(step, author, messages)
         counts: Counter[str] = Counter()
         for entry in refused:
             counts[entry.reason] += max(1, entry.messages)
@@ -337,7 +353,8 @@ class Exchange:
 
     def state(self) -> bytes:
         """The receivers' memory between steps, without messages under way."""
-        return msgspec.msgpack.encode({to: gate.state() for to, gate in self._gates.items()}, order="deterministic")
+        states = {to: gate.state() for to, gate in self._gates.items()}
+        return msgspec.msgpack.encode(states, order="deterministic")
 
     def restore(self, state: bytes) -> None:
         """Take up `state` again. Raises CheckpointError."""
@@ -356,36 +373,31 @@ def entry_of(
 ) -> ExchangeRow:
     """Make the ledger's entry of one message. size: in bytes. reason: of its refusal, "" where it is accepted. record: None
     where none could be read; then `messages` starts at 0."""
-    if record is None:
-        return ExchangeRow(
-            step=step,
-            author=author,
-            receiver=receiver,
-            kind="",
-            prompt_id="",
-            index=0,
-            made=-1,
-            version=0,
-            messages=0,
-            bytes=size,
-            source_tokens=0,
-            accepted=not reason,
-            reason=str(reason),
-        )
-    tag = record.__struct_config__.tag
-    logprobs = record.logprobs if isinstance(record, Rollout | Scores) else []
+    kind = ""
+    prompt_id = ""
+    index = version = messages = source_tokens = 0
+    made = -1
+    if record is not None:
+        kind = str(record.__struct_config__.tag)
+        prompt_id = record.prompt_id
+        index = getattr(record, "index", 0)
+        made = record.step
+        version = record.version
+        messages = 1
+        if isinstance(record, Rollout | Scores):
+            source_tokens = len(record.logprobs)
     return ExchangeRow(
         step=step,
         author=author,
         receiver=receiver,
-        kind=str(tag),
-        prompt_id=record.prompt_id,
-        index=getattr(record, "index", 0),
-        made=record.step,
-        version=record.version,
-        messages=1,
+        kind=kind,
+        prompt_id=prompt_id,
+        index=index,
+        made=made,
+        version=version,
+        messages=messages,
         bytes=size,
-        source_tokens=len(logprobs),
+        source_tokens=source_tokens,
         accepted=not reason,
         reason=str(reason),
     )

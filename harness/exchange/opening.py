@@ -53,7 +53,9 @@ def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec)
             start = _place_behind(answer.tokens.tolist(), mark)
             if start:
                 said = codec.decode(answer.content[start:])
-                kept.append(replace(answer, tokens=answer.tokens[start:], logprobs=answer.logprobs[start:], text=said))
+                tokens = answer.tokens[start:]  # (T',)
+                logprobs = answer.logprobs[start:]  # (T',)
+                kept.append(replace(answer, tokens=tokens, logprobs=logprobs, text=said))
         groups.append(replace(group, answers=tuple(kept)))
     return groups
 
@@ -79,8 +81,9 @@ def begins_without_blank(own: Sequence[Group], codec: TokenCodec, prompt_end: Ca
     end there is none."""
     if not codec.puts_blank:
         return False
-    firsts = [a.tokens[0] for group in own for a in group.answers if a.text.strip()]
-    with_blank = sum(codec.opens_with_blank(int(first)) for first in firsts)
+    answers = [answer for group in own for answer in group.answers if answer.text.strip()]
+    firsts = [int(answer.tokens[0]) for answer in answers]
+    with_blank = sum(codec.opens_with_blank(first) for first in firsts)
     if 2 * with_blank == len(firsts):
         return prompt_end().endswith("\n")
     return 2 * with_blank < len(firsts)
@@ -88,8 +91,9 @@ def begins_without_blank(own: Sequence[Group], codec: TokenCodec, prompt_end: Ca
 
 def usual_closing(own: Sequence[Group]) -> tuple[int, ...]:
     """The end of most own answers; none where none ended by itself."""
-    answers = [a for group in own for a in group.answers if a.finished and not a.closed]
-    seen = Counter(tuple(a.tokens[a.content.size :].tolist()) for a in answers)
+    answers = [answer for group in own for answer in group.answers]
+    ended = [answer for answer in answers if answer.finished and not answer.closed]
+    seen = Counter(tuple(answer.tokens[answer.content.size :].tolist()) for answer in ended)
     return min(seen, key=lambda end: (-seen[end], end), default=())
 
 
@@ -100,9 +104,8 @@ def open_with(record: AnswerRecord, by: str | None) -> AnswerRecord:
     text = by + record.text.lstrip()
     if not isinstance(record, Rollout):
         return msgspec.structs.replace(record, text=text)
-    return msgspec.structs.replace(
-        record, text=text, pieces=_move_pieces(record.pieces, _leading_space(record.text), by)
-    )
+    pieces = _move_pieces(record.pieces, _leading_space(record.text), by)
+    return msgspec.structs.replace(record, text=text, pieces=pieces)
 
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
@@ -121,8 +124,9 @@ def _move_pieces(pieces: Sequence[int], away: str, to: str) -> list[int]:
     """Lengths of tokens in bytes, when an answer begins with other white space."""
     moved = list(pieces)
     left = len(away.encode())
-    for i, size in enumerate(moved):
-        moved[i] -= min(size, left)
-        left -= min(size, left)
+    for place, size in enumerate(moved):
+        taken = min(size, left)
+        moved[place] -= taken
+        left -= taken
     moved[0] += len(to.encode())
     return moved

@@ -44,9 +44,11 @@ class SpelledQuestions:
     def encode(self, prompt: str) -> list[int]:
         """Ids of a rendered prompt, hidden tokens as the text that they are."""
         names = rename_controls(self._control)
-        own = self._any.sub(lambda match: names[match[0]], self._without_eaten_space(prompt))
+        trimmed = self._without_eaten_space(prompt)
+        own = self._any.sub(lambda match: names[match[0]], trimmed)  # the template's, by names that no text has
         spelled = re.sub(f"{_BEGIN}([0-9]+){_END}", lambda match: self._control[int(match[1])], own)
-        return list(self._isolated_core.encode(spelled, add_special_tokens=False).ids)
+        encoding = self._isolated_core.encode(spelled, add_special_tokens=False)
+        return list(encoding.ids)
 
     def _without_eaten_space(self, prompt: str) -> str:
         """Some control tokens take the white space beside them; their copies do not."""

@@ -40,19 +40,20 @@ def attend_in_groups(
     on a CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
-    together = query.reshape(batch, shared, heads // shared * queries, width)
+    together = query.reshape(batch, shared, heads // shared * queries, width)  # (B, H / n, n Q, D)
     if softcap is None and queries == 1 and not torch.is_grad_enabled():
         mixed = scaled_dot_product_attention(together, key, value, attention_mask, scale=scaling)
         return mixed.view(batch, 1, heads, -1), None
     if softcap is None and (attention_mask is None or keys > LONGEST):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
-    scores = (together @ key.transpose(2, 3)).mul(width**-0.5 if scaling is None else scaling)
+    factor = width**-0.5 if scaling is None else scaling
+    scores = (together @ key.transpose(2, 3)).mul(factor)  # (B, H / n, n Q, K)
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
     if attention_mask is not None:
         scores = scores.view(batch, heads, queries, keys) + attention_mask
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    mixed = weights.view(batch, shared, -1, keys) @ value
+    mixed = weights.view(batch, shared, -1, keys) @ value  # (B, H / n, n Q, V)
     return mixed.view(batch, heads, queries, -1).transpose(1, 2).contiguous(), None
 
 
@@ -123,6 +124,7 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
 
 
 def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:
+    """The mask as transformers takes it: one where all layers are alike, else one for each kind, by its window."""
     if len(kinds) == 1:
         return hide_beyond_window(mask, *kinds.values())
     return {kind: hide_beyond_window(mask, window) for kind, window in kinds.items()}
@@ -142,29 +144,35 @@ def left_pad(
 ) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
     """Prompt ids, and 0 at tokens, the lowest number of `dtype` elsewhere."""
     width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
-    hidden = torch.tensor([[True] * (width - len(p)) + [False] * len(p) for p in prompts], device=device)
+    padded: list[list[int]] = []
+    is_padding: list[list[bool]] = []
+    for prompt in prompts:
+        before = width - len(prompt)
+        padded.append([0] * before + list(prompt))
+        is_padding.append([True] * before + [False] * len(prompt))
+    ids = torch.tensor(padded, device=device)  # (P, L)
+    hidden = torch.tensor(is_padding, device=device)  # (P, L)
     return ids, hidden.to(dtype) * torch.finfo(dtype).min
 
 
 def positions_of(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
+    """Each token's place in its prompt, from 0; 0 at padding."""
     return ((padding == 0).cumsum(1) - 1).clamp(min=0)
 
 
 def causal_mask(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
+    """Additive masks for prompts: what came before, but padding."""
     return torch.minimum(_look_ahead(padding.shape[1], padding), padding[:, None, None, :])
 
 
 def mask_behind_prefix(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
+    """Additive masks for answers behind their prompts: all of the prompt but its padding, and of the answer what came before."""
     rows = padding.shape[0]
-    return torch.cat(
-        [
-            padding[:, None, None, :].expand(rows, 1, width, -1),
-            _look_ahead(width, padding).expand(rows, 1, width, width),
-        ],
-        dim=3,
-    )
+    of_prompt = padding[:, None, None, :].expand(rows, 1, width, -1)  # (B, 1, W, L)
+    of_answer = _look_ahead(width, padding).expand(rows, 1, width, width)  # (B, 1, W, W)
+    return torch.cat([of_prompt, of_answer], dim=3)
 
 
 def _look_ahead(width: int, like: Tensor) -> Float[Tensor, "W W"]:
+    """An additive mask that hides what comes later."""
     return like.new_full((width, width), torch.finfo(like.dtype).min).triu(1)

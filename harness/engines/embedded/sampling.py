@@ -67,9 +67,8 @@ class KeyValues:
             for old in pair:
                 prompts, heads, _, width = old.shape
                 new = old.new_empty(prompts * group, heads, capacity, width)
-                new.view(prompts, group, heads, capacity, width)[:, :, :, : self.length] = old[
-                    :, None, :, : self.length
-                ]
+                by_prompt = new.view(prompts, group, heads, capacity, width)
+                by_prompt[:, :, :, : self.length] = old[:, None, :, : self.length]
                 made.append(new)
             copy.layers.append((made[0], made[1]))
         return copy
@@ -121,9 +120,9 @@ def sample_answers(
     device = stop.device
     kinds = kinds_of_layers(model.config)
     answers = seeds.size
-    ids, padding = left_pad(prompts, device, model.dtype)
+    ids, padding = left_pad(prompts, device, model.dtype)  # (P, L), (P, L)
     cache = KeyValues(ids.shape[1])
-    where = positions_of(padding)
+    where = positions_of(padding)  # (P, L)
     logits = model(
         input_ids=ids,
         attention_mask=by_layer(causal_mask(padding), kinds),
@@ -134,16 +133,17 @@ def sample_answers(
     ).logits[:, -1]
     cache.length = ids.shape[1]
 
-    rows = torch.arange(answers, device=device)
-    prompt_of = rows // seeds.shape[1]
+    rows = torch.arange(answers, device=device)  # (N,) answers that are not dropped
+    prompt_of = rows // seeds.shape[1]  # (N,)
     capacity = cache.length + max_new_tokens
     cache = cache.answers(seeds.shape[1], capacity)
-    mask = torch.cat([padding, padding.new_zeros(len(prompts), max_new_tokens)], dim=1)[prompt_of, None, None]
-    position = where[prompt_of, -1]
-    logits = logits[prompt_of]
+    of_answers = padding.new_zeros(len(prompts), max_new_tokens)
+    mask = torch.cat([padding, of_answers], dim=1)[prompt_of, None, None]  # (N, 1, 1, L + T)
+    position = where[prompt_of, -1]  # (N,)
+    logits = logits[prompt_of]  # (N, V)
     own = decoder_of(model, capacity) if own_layers else None
     decode = own or partial(decode_by_transformers, model)
-    chance = torch.from_numpy(draw_uniforms(seeds.reshape(-1), max_new_tokens)).to(device)
+    chance = torch.from_numpy(draw_uniforms(seeds.reshape(-1), max_new_tokens)).to(device)  # (N, T)
     tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
     logprobs = torch.zeros(answers, max_new_tokens, device=device)
     done = torch.zeros(answers, dtype=torch.bool, device=device)
@@ -151,7 +151,8 @@ def sample_answers(
     for step in range(max_new_tokens):
         show_inside_phase(f"token {step + 1}/{max_new_tokens}")
         token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends, top_p)
-        tokens[rows, step], logprobs[rows, step] = token, logprob
+        tokens[rows, step] = token
+        logprobs[rows, step] = logprob
         done |= torch.isin(token, stop)
         finished = int(done.sum())
         if finished == len(rows) or step == max_new_tokens - 1:
@@ -172,7 +173,8 @@ def sample_answers(
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
-    going = (~done).nonzero().squeeze(1)
+    """The rows to go on with: each keeps its place where it can, and the last fill the places of those that are done."""
+    going = (~done).nonzero().squeeze(1)  # (K,)
     order = torch.arange(len(going), device=done.device)
     order[done[: len(going)]] = going[going >= len(going)]
     return order
@@ -219,8 +221,10 @@ def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> 
         return _find_reached(weights, chance)[0]
     blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
     blocks = blocks.view(len(blocks), -1, BLOCK)
-    block, chance = _find_reached(blocks.sum(2), chance)
-    return block * BLOCK + _find_reached(blocks[torch.arange(len(block), device=block.device), block], chance)[0]
+    block, chance = _find_reached(blocks.sum(2), chance)  # (B,), (B,)
+    rows = torch.arange(len(block), device=block.device)
+    inside, _ = _find_reached(blocks[rows, block], chance)
+    return block * BLOCK + inside
 
 
 def _find_reached(
