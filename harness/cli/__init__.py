@@ -9,9 +9,9 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from typing import Any, NoReturn
 
+from harness.cli.document import reserve_stdout, wants_json
 from harness.errors import HarnessError
 from harness.limits import use_one_thread
 
@@ -30,18 +30,19 @@ def main() -> None:
     use_one_thread()
     signal.signal(signal.SIGTERM, _end)
     _settle_output()
-    try:
-        _call()
-    except OSError as error:
-        _told(error)
-    except RuntimeError as error:
-        if str(error) == "Query interrupted":  # DuckDB's word for KeyboardInterrupt
+    with reserve_stdout():
+        try:
+            _call()
+        except OSError as error:
+            _told(error)
+        except RuntimeError as error:
+            if str(error) == "Query interrupted":  # DuckDB's word for KeyboardInterrupt
+                sys.exit(130)
+            if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:  # of Path.resolve
+                raise
+            _told(loop)
+        except KeyboardInterrupt:  # while libraries are imported
             sys.exit(130)
-        if not isinstance(loop := error.__context__, OSError) or loop.errno != errno.ELOOP:  # of Path.resolve
-            raise
-        _told(loop)
-    except KeyboardInterrupt:  # while libraries are imported
-        sys.exit(130)
 
 
 def _call() -> NoReturn:
@@ -92,8 +93,7 @@ def refuse(message: str, code: int) -> NoReturn:
     line = visible(" ".join(message.splitlines()), _LONGEST)
     with suppress(OSError):  # the code tells
         print(f"harness: {line}", file=sys.stderr)
-    words = sys.argv[1:]
-    if not {"--json", "--format=json"}.isdisjoint(words) or ("--format", "json") in pairwise(words):
+    if wants_json():
         from harness.cli.arguments import print_json
 
         print_json({"error": line, "exit_code": code})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import sys
 import textwrap
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cache import expand_user
+from harness.cli.document import write_document
 from harness.errors import SuiteError, UsageError
 from harness.store.text import visible
 from harness.suite.load import load_suite
@@ -145,7 +145,7 @@ def fold_text(text: str, further: str = "    ") -> str:
 def print_json(value: Any) -> None:
     """Any plain data, dataclass or msgspec struct; NaN as null."""
     text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
-    sys.stdout.write(text.decode() + "\n")
+    write_document(text.decode() + "\n")
 
 
 def print_table(

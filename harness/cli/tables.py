@@ -15,6 +15,7 @@ import msgspec
 
 from harness import published
 from harness.cli.arguments import fold_text, is_file, print_report, print_table, results_option, suite_name
+from harness.cli.document import write_document
 from harness.errors import StoreError, UsageError
 from harness.published import Publication, PublishedRow
 from harness.session.cell.log import log_of
@@ -126,7 +127,7 @@ def show_snapshot(
     if format_ == "json" and len(names) > 1:
         raise UsageError(f"--format json shows one suite; name one of {', '.join(names)}")
     if paper is not None:
-        sys.stdout.write(beside)
+        write_document(beside)
         return
     for one in list(names) if file is None else ():
         _say_runs(one, names, snapshot, results, suite)
@@ -162,7 +163,7 @@ def _print_tables(
             text = f"## {suite}\n\n{text}\n"
         elif format_ == "csv" and i:
             text = text.partition("\n")[2]  # one head for all
-        sys.stdout.write(text)
+        write_document(text)
         if rows and not full and format_ == "table":
             more = "policies, other metrics, how the numbers are made"
             command = f"harness show {_quote(suite)}{settings_of(prepared)} --full{results_option(results)}"
