@@ -19,7 +19,7 @@ from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
 from harness.store.finished import ShowRow
 from harness.store.line_remarks import IDLE_CLIP, remark_on
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
-from harness.store.pace_table import write_kappa, write_pace_words, write_reach, write_worth
+from harness.store.pace_table import make_pace_line, write_kappa, write_pace_words, write_reach, write_worth
 from harness.store.ranking import make_heading
 from harness.store.render import render_rows
 from harness.store.table import MEAN, show_rows
@@ -117,6 +117,18 @@ def test_costs_are_counted_in_tokens_and_the_nearest_baseline_is_found(tmp_path:
     assert rows["hacpo"].baseline_rates == 1
     assert rows["aa"].equal_cost_gain is None
     assert rows["independent-4x"].equal_cost_gain is None
+
+
+def test_a_cost_beside_a_pace_is_over_the_clocks_own(tmp_path: Path) -> None:
+    """A line at another budget has its gain over the baseline at that budget, and its pace on the clock of the suite's own."""
+    split = Line("ftis-split", "ftis", pace=1.1, budget="2x", trained=2000)
+    write_paced(tmp_path, [*LADDER, split])
+    row = rows_of(tmp_path)["ftis-split"]
+    assert row.counted_cost == pytest.approx(1.0), "as much as independent training at twice the budget"
+    assert row.cost_on_clock == pytest.approx(2.0)
+    assert row.kappa_per_cost == pytest.approx(row.kappa / 2)
+    assert rows_of(tmp_path)["independent-4x"].cost_on_clock == pytest.approx(4.0)
+    assert make_pace_line(row).cost == "2.00"
 
 
 def test_a_gain_that_does_not_hold_at_equal_cost_is_not_found(tmp_path: Path) -> None:

@@ -297,7 +297,9 @@ class Examination:
         if not OF_A_MODEL.match(error.path):
             raise error
         place = self._place_in_given(error.path)
-        if not any((fault.name, fault.place) == ("model", place) for fault in self.faults):  # the stand-in's is the model's own
+        if not any(
+            (fault.name, fault.place) == ("model", place) for fault in self.faults
+        ):  # the stand-in's is the model's own
             self._note_fault("model", error)
         raise UnmendableError from None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from harness.statistics import Estimate
 from harness.store.statistic import (
     CLOCK,
+    CLOCKS_COST,
     OWN_ROLLOUTS,
     POINTS,
     RATE,
@@ -119,8 +120,9 @@ def worth_beyond(row: TableRow) -> str:
 
 @statistic("Pace per cost", CLOCK, head="kappa per cost", better="higher", terminal=None, markdown=None, page=None)
 def kappa_per_cost(row: TableRow) -> float | None:
-    """The pace with measured seconds in place of steps: kappa over the cost of a run (GPU-seconds where the baseline used GPUs)."""
-    relative = row.relative_cost("gpu" if any(seed.gpu for seed in row.against) else "cpu")
+    """The pace with measured seconds in place of steps: kappa over the cost of a run, both against the same clock (GPU-seconds
+    where the clock used GPUs)."""
+    relative = row.clock_cost("gpu" if any(seed.gpu for seed in row.on_clock) else "cpu")
     if row.pace is None or row.pace.kappa is None or relative is None:
         return None
     return row.pace.kappa / relative
@@ -131,6 +133,16 @@ def counted_cost(row: TableRow) -> float | None:
     """Sampled, scored and trained tokens, each times one calibration of its phase, over the baseline's at the same rollout budget:
     the same on every machine."""
     return row.relative_cost("counted")
+
+
+@statistic(
+    "Cost beside the clock", CLOCKS_COST, head="cost on clock", better="lower", terminal=None, markdown=None, page=None
+)
+def cost_on_clock(row: TableRow) -> float | None:
+    """Counted cost over that of the line whose clock the pace is measured on: independent training at the suite's own rollout
+    budget. It belongs beside the pace. The counted cost is over the baseline at the line's own budget, which costs more where a
+    line samples more."""
+    return row.clock_cost("counted")
 
 
 @statistic("Gain at equal cost", POINTS, head="at equal cost", better="higher", terminal=None, markdown=5, page=4)

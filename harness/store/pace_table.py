@@ -52,7 +52,7 @@ def make_pace_line(row: ShowRow) -> PaceLine:
         over=row.equal_cost_baseline,
         greedy=POINTS.text(row.greedy_gain),
         best_of_k=POINTS.text(row.best_of_k_gain),
-        cost=TIMES.text(row.counted_cost),
+        cost=TIMES.text(row.counted_cost if row.cost_on_clock is None else row.cost_on_clock),
         worth=write_worth(row),
     )
 
@@ -97,6 +97,10 @@ def write_pace_notes(rows: Sequence[ShowRow]) -> list[str]:
     for words in dict.fromkeys(row.remark for row in rows if row.remark):
         regimes = dict.fromkeys(row.regime for row in rows if row.remark == words)
         notes.append(f"{joined([*regimes])}: {words}.")
+    if any(row.cost_on_clock is not None for row in rows):
+        notes.append(
+            "Cost: counted tokens over those of the clock, independent training at the suite's own rollout budget."
+        )
     notes += _write_refusals(rows)
     notes += _write_found(rows)
     return notes

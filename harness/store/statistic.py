@@ -70,6 +70,7 @@ POINTS = Unit(name="points", factor=100, digits=1, signed=True)
 SHARE = Unit(name="%", factor=100, mark="%")
 TIMES = Unit(name="× baseline", digits=2)
 CLOCK = Unit(name="× baseline's clock", digits=2)
+CLOCKS_COST = Unit(name="× the clock's cost", digits=2)
 OWN_ROLLOUTS = Unit(name="× own rollouts", digits=2)
 RATE = Unit(name="points", factor=100, digits=2)
 
@@ -98,10 +99,10 @@ class SeedCost(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRow:
     """A regime on one group, policy, task and metric. comparison: the family's comparison; place: the regime's in it. base:
-    by seed, accuracy before training. spent, against: costs by seed, its own and its reference's. policies: how many
-    the line is the mean of; `spent` is their sum. pace: None where nothing was measured. rivals: None where there is no other
-    baseline. beside: the gain by other metrics of the same answers, by metric. crossed: the gain for other questions too; None
-    where it was not asked for."""
+    by seed, accuracy before training. spent, against, on_clock: costs by seed, its own, its reference's, and those of the line
+    whose clock its pace is measured on. policies: how many the line is the mean of; `spent` is their sum. pace: None where nothing
+    was measured. rivals: None where there is no other baseline. beside: the gain by other metrics of the same answers, by metric.
+    crossed: the gain for other questions too; None where it was not asked for."""
 
     comparison: Comparison
     place: int
@@ -109,6 +110,7 @@ class TableRow:
     base: Sequence[float] = ()
     spent: Sequence[SeedCost] = ()
     against: Sequence[SeedCost] = ()
+    on_clock: Sequence[SeedCost] = ()
     budget: str = ""
     policies: int = 1
     pace: Pace | None = None
@@ -122,9 +124,16 @@ class TableRow:
 
     def relative_cost(self, what: str) -> float | None:
         """Return the mean of this part of the cost over the reference's; None where the reference has none. what: of `SeedCost`."""
-        theirs: float = sum(getattr(seed, what) for seed in self.against)
+        return self._cost_over(self.against, what)
+
+    def clock_cost(self, what: str) -> float | None:
+        """Return the mean of this part of the cost over that of the pace's clock; None where it has none."""
+        return self._cost_over(self.on_clock, what)
+
+    def _cost_over(self, others: Sequence[SeedCost], what: str) -> float | None:
+        theirs: float = sum(getattr(seed, what) for seed in others)
         if theirs:
-            return self.mean(what) / (theirs / len(self.against))
+            return self.mean(what) / (theirs / len(others))
         return None
 
 

@@ -239,6 +239,7 @@ def _gather_row(
         base=[np.nan if seed.base is None else seed.base for seed in seeds],
         spent=cells.costs[key, name],
         against=cells.costs.get((key, reference), ()),
+        on_clock=cells.costs.get((key, pace.clock), ()) if pace else (),
         budget=line.budget + second_round,
         policies=len(cells.policies[key.group]) if key.policy == MEAN else 1,
         pace=pace,
