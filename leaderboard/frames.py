@@ -122,7 +122,9 @@ class Outcome:
         """Return a line for each regime that has a gain, the largest gain first."""
         lines = []
         for rank in self._list_compared():
-            head = {"Regime": rank.regime, "Gain, points": _write_gain(rank)}
+            other = self._name_other_baseline(rank)
+            gain = f"{_write_gain(rank)} over {other}" if other else _write_gain(rank)
+            head = {"Regime": rank.regime, "Gain, points": gain}
             lines.append({**head, **self._describe_regime(rank)})
         return pd.DataFrame(lines)
 
@@ -145,12 +147,20 @@ class Outcome:
     def _describe_regime(self, rank: Rank) -> dict[str, str]:
         """Return what a line says of a regime besides its name and gain."""
         cost = self.costs.get(rank.regime, float("nan"))
+        over = f"× {self._name_other_baseline(rank)}".rstrip()
         words = verdict_mark(rank.verdict, self.ranking.margin)
         return {
             "Is it real?": f"{SIGNS[rank.verdict]} {words}",
             "Whom": self._describe_whom(rank.regime),
-            "Cost": "–" if cost != cost else f"{cost:.1f}×",
+            "Cost": "–" if cost != cost else f"{cost:.1f}{over}",
         }
+
+    def _name_other_baseline(self, rank: Rank) -> str:
+        """Return the baseline that a regime's gain and cost are over, where it is not that of most regimes; else nothing.
+
+        A line that samples more is compared with independent training that samples as much: beside the others its cost would look
+        low."""
+        return "" if rank.baseline in (None, self.ranking.baseline) else str(rank.baseline)
 
     def _describe_whom(self, regime: str) -> str:
         """Say in words what each policy gains, or of many how many gain and lose, and who least and most."""

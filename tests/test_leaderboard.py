@@ -22,6 +22,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from paced_results import Line, write_paced
 from synthetic_results import REGIMES, write_cell, write_results, write_rows, write_trials
 
 from harness.engines.embedded.presets import shares_by_steps
@@ -755,6 +756,21 @@ def test_of_results_that_kept_some_answers_in_words_those_are_shown_first(
     assert "text not kept with these results" in html_of(app)
     app = page(tmp_path, "answers", "none")
     assert "The answers' texts were not kept with these results; those of [few](answers?suite=few) were." in said(app)
+
+
+def test_a_line_that_samples_more_names_the_baseline_of_its_gain_and_cost(tmp_path: Path) -> None:
+    """Beside a regime that costs 1.7 times independent training, one that costs as much as twice the rollouts is not `1.0×`."""
+    twice = Line("independent-2x", pace=1.1, budget="2x", trained=2000)
+    split = Line("ftis-split", "ftis", budget="2x", trained=2000)
+    lines = [Line("independent"), twice, split, Line("sgt", "sgt"), Line("naive", "naive")]
+    write_paced(tmp_path, lines)
+    ingest_journals(tmp_path)
+    store = open_store(tmp_path)
+    said = store.answer_choice("paced", choose_opening(store.show_table("paced"))).lines.set_index("Regime")
+    assert said.loc["ftis-split", "Cost"] == "1.0× independent-2x"
+    assert said.loc["ftis-split", "Gain, points"].endswith(" over independent-2x")
+    assert said.loc["sgt", "Cost"] == "1.0×"
+    assert "over" not in said.loc["sgt", "Gain, points"]
 
 
 def test_the_page_says_whom_sharing_helps_and_what_it_costs(stores: dict[str, Path]) -> None:
