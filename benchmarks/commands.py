@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from msgspec.structs import replace
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from bench import NotHere, Row, Size, costs, takes
@@ -82,7 +84,10 @@ def write(folder: Path, count: int) -> None:
     bases = [write_base(results, "many", b.group.name, b.policy.name, ("micro",), 4, 1) for b in prepared.bases]
     for work, written in zip([*prepared.cells, *prepared.bases], [*cells, *bases], strict=True):
         (prepared.folder / written).rename(prepared.folder / work.key)
-        mark_state(prepared.folder / work.key, manifest_of(work), "done", attempts=1)
+        manifest = manifest_of(work)
+        # Every cell starts from its base checkpoint: such as cannot be paired would be looked at one by one
+        policies = tuple(replace(policy, start=f"of-{policy.name}") for policy in manifest.policies)
+        mark_state(prepared.folder / work.key, replace(manifest, policies=policies), "done", attempts=1)
 
 
 LOOP = """

@@ -33,7 +33,9 @@ def _compare_with_shown(snapshot: Snapshot, suite: str, stored: list[Missing], p
     by_label = {gap.cell: gap for gap in stored}
     others = tuple(cell for cell in prepared.every if shown.get(cell.label) != cell.key)
     gaps = []
-    for status in replace(prepared, cells=others, stored=None).with_states(snapshot).statuses():
+    # States are read from every cell's folder, which takes seconds where there are thousands
+    statuses = replace(prepared, cells=others, stored=None).with_states(snapshot).statuses() if others else []
+    for status in statuses:
         label = status.label
         key = status.key
         state = status.state
