@@ -296,10 +296,8 @@ class Examination:
         """Raises UnmendableError; SuiteError for a fault that no model has."""
         if not OF_A_MODEL.match(error.path):
             raise error
-        place = self._place_in_given(error.path)
-        if not any(
-            (fault.name, fault.place) == ("model", place) for fault in self.faults
-        ):  # the stand-in's is the model's own
+        found = {(fault.name, fault.place) for fault in self.faults}
+        if ("model", self._place_in_given(error.path)) not in found:  # else the stand-in's fault is the model's own
             self._note_fault("model", error)
         raise UnmendableError from None
 

