@@ -334,10 +334,10 @@ class BanditDelivery:
     def _list_sent(self, peer: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
         """Return what a peer with these answers sends, each with the inbox that it goes to; made once for equal answers."""
         if (peer, drawn) not in self._published:
-            self._published[peer, drawn] = self._publish(peer, drawn)
+            self._published[peer, drawn] = self._publish_answers(peer, drawn)
         return self._published[peer, drawn]
 
-    def _publish(self, peer: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
+    def _publish_answers(self, peer: int, drawn: tuple[int, ...]) -> list[tuple[str, PeerAnswer | Record]]:
         """Let the regime publish a peer's group; its answers arrive as the learner's tokens, drafts do not arrive."""
         said = tuple(self._theirs[peer][answer] for answer in drawn)
         group = Group(PROMPT, self.names[peer], 0, 1, said)

@@ -161,7 +161,7 @@ def print_table(
         for column in columns:
             table.add_column(column, justify="right" if column in right else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(Text(_printable(value)) for value in row))
+            table.add_row(*(Text(_replace_unprintable(value)) for value in row))
         Console(highlight=False, soft_wrap=False).print(table)
 
 
@@ -179,7 +179,7 @@ def _print_unfolded(title: str, columns: list[str], rows: list[list[str]], right
     print("\n".join(form.format(*line).rstrip() for line in lines))
 
 
-def _printable(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     """A text without what a terminal would obey: a question mark for each sign that is not printed, line ends apart."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 

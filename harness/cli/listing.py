@@ -359,23 +359,23 @@ def doctor(
 def examine(results: Path) -> Iterator[Check]:
     """Yield what this machine has and lacks, in the order in which `harness doctor` prints it."""
     yield make_check("python", sys.version_info >= (3, 11), platform.python_version(), "3.11 or newer", needed=True)
-    yield _memory()
-    yield _half_precision()
+    yield _check_memory()
+    yield _check_half_precision()
     free = shutil.disk_usage(Path.cwd()).free
     yield make_check("disk", free > 2 * GIB, f"{free / GIB:.1f} GiB free here", "the quickstart needs about 1 GiB")
-    yield _store(results)
-    yield _gpu()
+    yield _check_store(results)
+    yield _check_gpu()
     for engine in catalogue.list_engines():
         found = engine.version or "not installed"
         is_default = engine.name == DEFAULT_ENGINE
         yield Check(f"engine {engine.name}", engine.available, found, engine.missing, needed=is_default)
-    yield _regimes()
-    yield _cache()
-    yield _data()
-    yield _leaderboard()
+    yield _check_regimes()
+    yield _check_cache()
+    yield _check_data()
+    yield _check_leaderboard()
 
 
-def _memory() -> Check:
+def _check_memory() -> Check:
     """Cores, and memory for at least one micro cell."""
     free = available_memory()
     all_memory = psutil.virtual_memory().total
@@ -383,14 +383,14 @@ def _memory() -> Check:
     return make_check("machine", free > 1.5 * GIB, found, "a micro cell needs about 1 GiB", needed=True)
 
 
-def _half_precision() -> Check:
+def _check_half_precision() -> Check:
     """Whether the CPU multiplies bf16 fast, and by which instructions."""
     name = cpu_bf16()
     found = f"{name}: pretrained policies in bf16, fp32 masters" if name else "emulated here"
     return make_check("bf16", name, found, f"a CPU without AMX or AVX512-BF16: {EMULATED}")
 
 
-def _regimes() -> Check:
+def _check_regimes() -> Check:
     """How many regimes load, and why others do not."""
     regimes = registry.list_regimes()
     broken = [f"{regime.name}: {regime.error}" for regime in regimes if regime.error]
@@ -398,7 +398,7 @@ def _regimes() -> Check:
     return make_check("regimes", not broken, found, "; ".join(broken))
 
 
-def _cache() -> Check:
+def _check_cache() -> Check:
     """Whether base checkpoints and models can be kept. A folder that is not there yet is made in the nearest that is."""
     folder = cache_folder()
     place = next(path for path in (folder, *folder.parents) if path.exists())
@@ -407,7 +407,7 @@ def _cache() -> Check:
     return make_check("cache", is_writable, str(folder), advice, needed=True)
 
 
-def _leaderboard() -> Check:
+def _check_leaderboard() -> Check:
     """Whether the Streamlit application can run."""
     needed = ("streamlit", "altair")
     is_there = all(importlib.util.find_spec(package) is not None for package in needed)
@@ -415,7 +415,7 @@ def _leaderboard() -> Check:
     return make_check("leaderboard", is_there, "installed" if is_there else "not installed", advice)
 
 
-def _store(results: Path) -> Check:
+def _check_store(results: Path) -> Check:
     """Where the tables are kept, and why there."""
     try:
         place = store_path(results)
@@ -425,7 +425,7 @@ def _store(results: Path) -> Check:
     return Check("store", True, f"{results} on {kind_of_mount(results) or 'an unknown file system'}, {why}: {place}")
 
 
-def _gpu() -> Check:
+def _check_gpu() -> Check:
     """The GPUs that this process sees, and what hides others."""
     described = [f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in list_visible_gpus()]
     cards = "; ".join(described)
@@ -433,7 +433,7 @@ def _gpu() -> Check:
     return make_check("gpu", cards, cards or f"none{chosen}", "not needed: micro models train on the CPU")
 
 
-def _data() -> Check:
+def _check_data() -> Check:
     """How many benchmark sets are here, and which are not as their checksums say."""
     sets = list_sets()
     states = [one.state for one in sets]

@@ -99,11 +99,11 @@ class TuningStages:
         if self.tune.check:
             checked = check_suite(self.suite, settings)
             yield self._make_stage(checked, "check of the chosen settings on other seeds")
-        final = self._prepare(final_suite(self.suite, settings))
+        final = self._prepare_suite(final_suite(self.suite, settings))
         self._write_result(final, chosen, told, asked, scored)
         yield TuningStage(final, "the table", last=True)
 
-    def _prepare(self, suite: Suite) -> Prepared:
+    def _prepare_suite(self, suite: Suite) -> Prepared:
         """Prepare a suite that follows from this one, as if it came from the same file."""
         return prepare_suite(suite, self._whole_steps.source, self._results, self._whole_steps.altered)
 
@@ -164,7 +164,7 @@ class TuningStages:
     def _make_stage(self, suite: Suite, words: str) -> TuningStage:
         """Prepare a suite as a stage, without the cells that have lost. Raises SuiteError where it has a model of the table."""
         with faults_in_tune(suite):
-            prepared = self._prepare(suite)
+            prepared = self._prepare_suite(suite)
         self._files[suite.name] = prepared.suite_file()
         shared = self._starts & _keys_of_starts(prepared)
         if shared:

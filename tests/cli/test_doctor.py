@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_and_what_is_needed_decides(monkeypatch, tmp_pat
 
 def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
     nvidia_smi(2)
-    assert listing._gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
+    assert listing._check_gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
     for chosen in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        assert (listing._gpu().ok, listing._gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")
+        assert (listing._check_gpu().ok, listing._check_gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")
