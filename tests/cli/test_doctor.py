@@ -80,4 +80,7 @@ def test_the_gpus_are_those_that_cuda_shows(cache, nvidia_smi, monkeypatch):
     assert listing._check_gpu() == Check("gpu", True, "0: H100 of 86 GB; 1: H100 of 86 GB")
     for chosen in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
-        assert (listing._check_gpu().ok, listing._check_gpu().found) == (False, f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves")
+        assert (listing._check_gpu().ok, listing._check_gpu().found) == (
+            False,
+            f"none that CUDA_VISIBLE_DEVICES={chosen!r} leaves",
+        )
