@@ -119,6 +119,19 @@ def test_costs_are_counted_in_tokens_and_the_nearest_baseline_is_found(tmp_path:
     assert rows["independent-4x"].equal_cost_gain is None
 
 
+def test_a_baseline_that_is_much_cheaper_is_passed_over_for_a_dearer_one(tmp_path: Path) -> None:
+    """1.3 is nearer to 1 than to 2, as a ratio; a gain over what costs a quarter less says nothing of equal cost."""
+    trained = round(1000 + 0.3 * (SAMPLED / TRAINED_TOKEN + 1000))
+    sgt = Line("sgt", "sgt", end=0.1, trained=trained)
+    write_paced(tmp_path / "both", [*LADDER[:2], sgt], noise=0.0005)
+    row = rows_of(tmp_path / "both")["sgt"]
+    assert row.counted_cost == pytest.approx(1.3, rel=1e-3)
+    assert (row.equal_cost_baseline, row.found) == ("independent-2x", "found")
+    write_paced(tmp_path / "one", [LADDER[0], sgt], noise=0.0005)
+    row = rows_of(tmp_path / "one")["sgt"]
+    assert (row.equal_cost_baseline, row.found) == ("independent", "no baseline of equal cost")
+
+
 def test_a_cost_beside_a_pace_is_over_the_clocks_own(tmp_path: Path) -> None:
     """A line at another budget has its gain over the baseline at that budget, and its pace on the clock of the suite's own."""
     split = Line("ftis-split", "ftis", pace=1.1, budget="2x", trained=2000)

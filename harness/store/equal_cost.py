@@ -57,9 +57,13 @@ class Rivals:
     found: str = ""
 
 
-def choose_nearest_cost(cost: float, candidates: Sequence[Candidate]) -> Candidate:
-    """Choose the candidate whose cost is nearest, as a ratio; of equally near ones the dearer."""
-    return min(candidates, key=lambda one: (abs(log(one.cost / cost)), -one.cost))
+def choose_equal_cost(cost: float, candidates: Sequence[Candidate]) -> Candidate:
+    """Choose the candidate of nearest cost, as a ratio, among those of at least LEAST_COST of the line's; of equals the dearer.
+
+    Where every candidate is cheaper than that, the nearest is returned, and the line has no baseline of equal cost.
+    """
+    dear_enough = [one for one in candidates if one.cost >= LEAST_COST * cost]
+    return min(dear_enough or candidates, key=lambda one: (abs(log(one.cost / cost)), -one.cost))
 
 
 def choose_best_rate(multiple: float, candidates: Sequence[Candidate]) -> tuple[Candidate | None, int]:

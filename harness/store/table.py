@@ -26,7 +26,7 @@ from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, INCONCLU
 from harness.statistics.crossed import CrossedEstimate
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.store import pace_statistics as pace_statistics  # declares them
-from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_nearest_cost, judge_found
+from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_equal_cost, judge_found
 from harness.store.finished import (
     BySeed,
     FinishedScores,
@@ -283,7 +283,7 @@ def _find_rivals(
                 continue
             if is_independent_training(line, cells.lines):
                 continue
-            nearest = choose_nearest_cost(cost, candidates)
+            nearest = choose_equal_cost(cost, candidates)
             best, rates = choose_best_rate(line.multiple, candidates)
             best = best or nearest
             place = key.group, key.task, name
