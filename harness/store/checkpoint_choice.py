@@ -90,16 +90,16 @@ def choose_checkpoint(
     rewards: Float[np.ndarray, "S"],
 ) -> _Choice:
     """What a curve says by each choice. steps, accuracies: of its points, the start left out. rewarded, rewards: steps of
-    training, and the share of right answers at each.
+    training in order, from 1, and the share of right answers at each.
 
     A point's validation is the mean reward since the point before it: those answers were sampled while the weights were between
     the two. Of equals the later is chosen, as somebody would who trains on."""
-    edges = np.concatenate([[0], steps])
+    ends = rewarded.searchsorted(steps, side="right")
+    begins = np.concatenate([[0], ends[:-1]])
     validation = np.full(len(steps), -np.inf)
-    for i in range(len(steps)):
-        inside = (rewarded > edges[i]) & (rewarded <= edges[i + 1])
-        if inside.any():
-            validation[i] = rewards[inside].mean()
+    for i, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if end > begin:
+            validation[i] = rewards[begin:end].mean()
     chosen = len(steps) - 1 - int(np.argmax(validation[::-1]))
     return _Choice(
         last=float(accuracies[-1]),
