@@ -328,14 +328,14 @@ def ends(store: Store, suite: str, group: str) -> str:
 
 
 def clocks(store: Store, suite: str, group: str) -> str:
-    """Pace, gain at the end, greedy gain and cost of a group's regimes, in short."""
+    """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short."""
     lines = []
     for row in choose_rows(store.rows(suite)):
         if row.group == group:
             line = make_pace_line(row)
             if line.gain != "–" or line.kappa != "–":
-                lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost])
-    return _table(["regime", "kappa", "gain at the end", "greedy", "cost"], lines)
+                lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost, str(row.seeds)])
+    return _table(["regime", "kappa", "gain at the end", "greedy", "cost", "seeds"], lines)
 
 
 def gain_over(store: Store, suite: str, regime: str, baseline: str, metric: str, group: str) -> str:
