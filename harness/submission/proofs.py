@@ -502,23 +502,40 @@ def judge_again(rows: Sequence[Mapping[str, Any]], verifier: Verifier) -> list[J
         verdicts = judge_pairs(judge, pairs, [rows[place]["finished"] for place in places])
         for place, verdict in zip(places, verdicts, strict=True):
             samples[place] = msgspec.structs.replace(samples[place], verdict=verdict, scorer=scorer)
+    votes = _count_votes(rows, samples)
+    return [JudgedSample(sample, vote) for sample, vote in zip(samples, votes, strict=True)]
+
+
+def _count_votes(rows: Sequence[Mapping[str, Any]], samples: Sequence[EvaluationSample]) -> list[int]:
+    """Return each answer's vote among those to the same question, in the rows' order."""
     by_question: dict[tuple[object, ...], list[int]] = {}
     for place in sorted(range(len(rows)), key=lambda place: rows[place]["repeat"]):
         by_question.setdefault(_question_of(rows[place]), []).append(place)
     vote_of: dict[int, int] = {}
     for places in by_question.values():
         vote_of |= dict(zip(places, votes_of([samples[place] for place in places]), strict=True))
-    return [JudgedSample(sample, vote_of[place]) for place, sample in enumerate(samples)]
+    return [vote_of[place] for place in range(len(rows))]
 
 
 def check_verdicts(submission: SubmittedBundle) -> str:
-    """Judge every answer again, and compare verdict, extracted answer and vote with what is stated."""
+    """Judge every answer again, and compare verdict, extracted answer and vote with what is stated.
+
+    Another version of the verifier may have read other words of an answer. Then the verdict must be today's all the same, the words
+    must be the answer's, and votes must follow from them.
+    """
     count = 0
+    read_otherwise = 0
     with Verifier(workers=1) as verifier:
-        for key in submission.manifests:
+        for key, manifest in submission.manifests.items():
             rows = submission.rows(key, "samples")
             count += len(rows)
-            for row, again in zip(rows, judge_again(rows, verifier), strict=True):
+            judged = judge_again(rows, verifier)
+            if _is_of_our_verifier(manifest):
+                wanted = judged
+            else:
+                wanted = _as_read_before(rows, judged)
+                read_otherwise += sum(one != other for one, other in zip(wanted, judged, strict=True))
+            for row, again in zip(rows, wanted, strict=True):
                 verdict = again.sample.verdict
                 # Older bundles have no votes
                 stated_vote = again.vote if row["vote"] is None else row["vote"]
@@ -530,7 +547,28 @@ def check_verdicts(submission: SubmittedBundle) -> str:
                         f"{submission.suite}/{key}: samples: {row['task']}, {row['metric']}, {row['doc_id'][:80]}"
                         f"#{row['repeat']}",
                     )
-    return f"{count:,} answers judged again, all as stated"
+    remark = f"; another version read other words in {read_otherwise:,}, to the same verdict" if read_otherwise else ""
+    return f"{count:,} answers judged again, all as stated{remark}"
+
+
+def _is_of_our_verifier(manifest: Manifest) -> bool:
+    """Say whether a cell's answers were judged by code of our results versions."""
+    ours = recorded_versions()
+    judges = [name for name in manifest.identity.versions if name.partition("/")[0] in ("verification", "scoring")]
+    return all(name in ours and manifest.identity.versions[name] == str(ours[name].version) for name in judges)
+
+
+def _as_read_before(rows: Sequence[Mapping[str, Any]], judged: Sequence[JudgedSample]) -> list[JudgedSample]:
+    """Return the judged answers with the words that the rows state, wherever those stand in the answer's text."""
+    samples = []
+    for row, again in zip(rows, judged, strict=True):
+        stated = "".join(row["extracted"].split())
+        verdict = again.sample.verdict
+        if stated in "".join(row["text"].split()):
+            verdict = msgspec.structs.replace(verdict, extracted=row["extracted"])
+        samples.append(msgspec.structs.replace(again.sample, verdict=verdict))
+    votes = _count_votes(rows, samples)
+    return [JudgedSample(sample, vote) for sample, vote in zip(samples, votes, strict=True)]
 
 
 def check_table(submission: SubmittedBundle) -> str:

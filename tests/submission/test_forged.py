@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -293,6 +294,57 @@ def test_a_forged_bundle_of_an_older_version_is_refused(tmp_path: Path, kind: st
     change, restate, words = OLDER_FORGERIES[kind]
     with check_bundle(forge_older(OLDER, tmp_path, change, restate), tmp_path / "results") as (_, report):
         assert (report.submission, words in report.refused) == (None, True), report.describe()
+
+
+def _reword(change: Callable[[dict[str, object]], dict[str, object]]) -> Callable[[dict[str, bytes]], None]:
+    """Change one wrong answer of a cell of the older bundle, whose text has a box."""
+
+    def forge(members: dict[str, bytes]) -> None:
+        name = _first(members, "samples")
+        with pa.ipc.open_file(members[name]) as file:
+            table = file.read_all()
+        rows = table.to_pylist()
+        place = next(i for i, row in enumerate(rows) if row["verdict"] == "wrong" and "boxed" in row["text"])
+        rows[place] |= change(rows[place])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(pa.Table.from_pylist(rows, table.schema))
+        del members[name]
+        content = sink.getvalue().to_pybytes()
+        members[f"{name.rpartition('-')[0]}-{zlib.crc32(content):08x}.arrow"] = content
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("change", "taken"),
+    [
+        (lambda row: {"extracted": "boxed"}, True),
+        (lambda row: {"extracted": "no word of the text"}, False),
+        (lambda row: {"extracted": "boxed", "verdict": "right"}, False),
+        (lambda row: {"extracted": "boxed", "vote": 7}, False),
+    ],
+    ids=["other words of the text", "words of no text", "another verdict", "a vote for no answer"],
+)
+def test_an_older_verifier_may_have_read_other_words_to_the_same_verdict(
+    tmp_path: Path, change: Callable[[dict[str, object]], dict[str, object]], taken: bool
+) -> None:
+    with check_bundle(forge_older(OLDER, tmp_path, _reword(change)), tmp_path / "results") as (_, report):
+        verdicts = next(line for line in report.lines if line.check == "verdicts")
+        assert (verdicts.good, report.submission is not None) == (taken, taken), report.describe()
+    assert verdicts.words.endswith("; another version read other words in 1, to the same verdict") == taken
+
+
+def test_answers_that_our_verifier_judged_are_read_as_it_reads_them(bundle: Path, tmp_path: Path) -> None:
+    forgery = Forgery(bundle, tmp_path / "apart")
+    _rows(
+        "samples",
+        "extracted",
+        lambda r: r["text"].split()[0] if r["verdict"] == "wrong" and r["text"] else r["extracted"],
+    )(forgery)
+    with check_bundle(forgery.pack(tmp_path), tmp_path / "results") as (_, report):
+        assert report.submission is None
+    assert [line.check for line in report.lines if not line.good] == ["verdicts"], report.describe()
 
 
 def test_an_older_table_that_says_something_else_changes_nothing(tmp_path: Path) -> None:
