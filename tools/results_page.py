@@ -364,6 +364,13 @@ def claims(store: Store, suite: str) -> str:
     return _table(heads, lines)
 
 
+def claimed(store: Store, suite: str, claim: str) -> str:
+    """`supported, 1.27 [1.19, 1.35]`: the answer to one claim, with its number."""
+    answers = make_heading(store.snapshot, f"{suite}{MARK}").claims
+    one = next(one for one in answers if one.claim.name == claim)
+    return f"{one.answer}, {one.number}"
+
+
 def starts(store: Store, suite: str) -> str:
     """What the starts of each group do when asked for the skill that they lack: means over the seeds that were measured."""
     measured = read_measured(store.starts / f"{suite}.json")
@@ -425,7 +432,7 @@ def _model(processor: str) -> str:
 
 _KINDS = (
     gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, starts, clocks,
+    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, claimed, starts, clocks,
     gain_over,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}

@@ -382,7 +382,7 @@ class _Page:
         lines = []
         for one in claims:
             number = one.number if one.value is not None else "–"
-            p = "–" if one.p is None else f"{one.p:.3f}"
+            p = _write_p(one.p)
             lines.append((one.claim.name, one.words, one.answer, number, p, f"{one.done} of {one.planned}"))
         heads = ("claim", "says", "answer", "number", "p", "seeds")
         self.print_table("Claimed before it ran", heads, lines, CLAIMS_NOTE)
@@ -431,6 +431,13 @@ _TASK_HEADS = (
     "regime", "policy", "task", "first", "last", "all wrong", "rescued", "curve at 0", "curve at the end",
 )  # fmt: skip
 _HELP_HEADS = ("regime", "from", "to", "task", "received", "right", "used")
+
+
+def _write_p(p: float | None) -> str:
+    """Write a p-value with three decimals: a small one is not 0."""
+    if p is None:
+        return "–"
+    return "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def make_pipe_table(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
