@@ -135,6 +135,24 @@ def span(store: Store, suite: str, metric: str, group: str) -> str:
     return " to ".join(f"{POINTS.with_interval(r.gain, r.gain_interval)} ({r.regime})" for r in ends)
 
 
+_AMOUNTS = """
+WITH received AS (SELECT suite, cell, sum(peer_received) AS received FROM totals WHERE policy = $3 GROUP BY ALL),
+costs AS (SELECT suite, cell, sum(cpu_seconds) AS cpu FROM spent GROUP BY ALL)
+SELECT regime, sum(received) AS received, sum(cpu) AS cpu
+FROM current_cells JOIN received USING (suite, cell) JOIN costs USING (suite, cell)
+WHERE suite = $1 AND group_name = $2 GROUP BY regime
+"""
+
+
+def times(store: Store, suite: str, amount: str, regime: str, other: str, group: str, policy: str) -> str:
+    """`18`: how many times as much one regime has of an amount as another one: of answers that the policy `received`, or of `cpu`
+    seconds of all policies."""
+    found = store.snapshot.query(_AMOUNTS, [f"{suite}{MARK}", group, policy]).to_pylist()
+    by_regime = {row["regime"]: row[amount] for row in found}
+    ratio = by_regime[regime] / by_regime[other]
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
 def power(store: Store, suite: str, metric: str, group: str) -> str:
     """`3.8 (graft) to 6.6 points (luffy)`: the smallest gains that a suite's seeds would have shown with 80 % power."""
     rows = [r for r in _shared(store, suite) if (r.policy, r.metric, r.group) == (MEAN, metric, group)]
@@ -433,7 +451,7 @@ def _model(processor: str) -> str:
 _KINDS = (
     gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
     optimism, provenance, found, found_paces, excluded, unseen, ends, claims, claimed, starts, clocks,
-    gain_over,
+    gain_over, times,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")
