@@ -15,6 +15,7 @@ from harness.engines.embedded.presets import shares_by_steps
 from harness.errors import StoreError
 from harness.learning.registry import RegimeInfo, list_regimes
 from harness.statistics import MARGIN
+from harness.store.claims import ClaimAnswer, answer_suite_claims
 from harness.store.database import store_path
 from harness.store.finished import SeedRow, ShowRow, read_finished
 from harness.store.kind_answers import KindAnswers, answer_by_kind
@@ -37,6 +38,7 @@ Stamp = tuple[int, int, int]
 _MOST = 256
 _KEPT = (
     "answer_choice",
+    "answer_claims",
     "describe_processors",
     "describe_states",
     "find_missing",
@@ -153,6 +155,10 @@ class Store:
         """Return what a suite says of a choice of panels, one of which has finished."""
         table = self.show_table(suite, margin)
         return answer_choice(choice, table, self.list_seeds(suite), margin)
+
+    def answer_claims(self, suite: str, margin: float = MARGIN) -> list[ClaimAnswer]:
+        """Return what a suite claimed before it ran, with the answers; empty where it claimed nothing."""
+        return answer_suite_claims(self.snapshot, suite, margin)
 
     def make_panels(
         self, suite: str, choice: ShownChoice, margin: float, measure: str, order: tuple[str, ...]

@@ -1043,6 +1043,36 @@ def test_answers_open_on_a_regime_that_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_was_claimed_before_the_runs_is_answered_on_the_first_screen_and_by_its_suite(tmp_path: Path) -> None:
+    own = {"group": "pair", "relation": "above", "over": None, "against": None, "seeds": None}
+    claims = [
+        {**own, "name": "faster", "regime": "hacpo", "statistic": "kappa", "bound": 1.0},
+        {**own, "name": "gains", "regime": "sgt", "statistic": "gain", "bound": 20.0},
+        {**own, "name": "much-faster", "regime": "hacpo", "statistic": "kappa", "bound": 1.25},
+    ]
+    lines = [Line("independent"), Line("hacpo", "hacpo", pace=1.25), Line("sgt", "sgt", end=0.08)]
+    write_paced(tmp_path / "with", lines, claims=claims, noise=0.004)
+    write_paced(tmp_path / "without", lines, noise=0.004)
+    for results in (tmp_path / "with", tmp_path / "without"):
+        ingest_journals(results)
+    first = said(page(tmp_path / "with", "standing", "paced")).replace("\\", "")
+    assert (
+        "Claimed before the runs of [paced](ranking?suite=paced). Supported: kappa of hacpo on pair is above 1 (1.2"
+        in first
+    )
+    assert "Refuted: gain of sgt on pair is above 20 points (+" in first
+    assert "Undecided: 1 more." in first
+    (table,) = [
+        table
+        for table in html_tables(page(tmp_path / "with", "ranking", "paced"))
+        if table[0][0] == "Claimed before it ran"
+    ]
+    assert [line[1] for line in table[1:]] == ["supported", "refuted", "undecided"]
+    assert table[1][0] == "kappa of hacpo on pair is above 1"
+    assert "Claimed" not in said(page(tmp_path / "without", "standing", "paced"))
+    assert "Claimed" not in html_of(page(tmp_path / "without", "ranking", "paced"))
+
+
 def test_who_helps_whom_is_a_picture_of_any_group(tmp_path: Path) -> None:
     """With the sender of each answer where the results kept it; of reference results from what each policy received."""
     groups = {"duo": ("llama", "qwen"), "trio": ("llama", "qwen", "gpt2")}

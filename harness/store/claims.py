@@ -11,7 +11,18 @@ import numpy as np
 
 from harness.statistics import mean_interval
 from harness.statistics.acceleration import Acceleration, jackknife_error, student_quantile
-from harness.statistics.claims import Bounds, MeasuredClaim, Relation, answer_claims, bounds_of, level_of_look
+from harness.statistics.claims import (
+    REFUTED,
+    SUPPORTED,
+    UNDECIDED,
+    UNIDENTIFIED,
+    Bounds,
+    MeasuredClaim,
+    Relation,
+    answer_claims,
+    bounds_of,
+    level_of_look,
+)
 from harness.store.finished import BySeed, FinishedScores, Key, read_finished
 from harness.store.read import Snapshot
 from harness.store.statistic import CLOCK, POINTS, Pair
@@ -73,6 +84,25 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     def number(self) -> str:
         """The number with its interval, in the claim's unit."""
         return (CLOCK if self.claim.statistic == "kappa" else POINTS).with_interval(self.value, self.interval)
+
+
+def write_claims(answers: Sequence[ClaimAnswer]) -> str:
+    """Write what became of a suite's claims in sentences, those that are answered first; empty before one is answered.
+
+    E.g. `Supported: kappa of hacpo on matched is above 1 (1.27 [1.19, 1.35]). Undecided: 2 more.`
+    """
+    sentences = []
+    for answer in (SUPPORTED, REFUTED):
+        told = [f"{one.words} ({one.number})" for one in answers if one.answer == answer]
+        if told:
+            sentences.append(f"{answer.capitalize()}: {'; '.join(told)}.")
+    if not sentences:
+        return ""
+    for answer in (UNDECIDED, UNIDENTIFIED):
+        count = sum(one.answer == answer for one in answers)
+        if count:
+            sentences.append(f"{answer.capitalize()}: {count} more.")
+    return " ".join(sentences)
 
 
 def read_claims(snapshot: Snapshot, suite: str) -> list[StoredClaim]:

@@ -11,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from harness.statistics import MARGIN
+from harness.store.claims import ClaimAnswer
 from harness.store.finished import ShowRow
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Aggregate
@@ -75,6 +76,7 @@ def draw(store: Store, suite: str) -> None:
     said = store.answer_choice(suite, choice, margin)
     with top:
         links = link_regimes(store, store.list_regimes(suite))
+        _draw_claims(store.answer_claims(suite, margin))
         _draw_answer(said, store.find_rate(suite), links)
     order = _order_regimes(shown.sort, said, rows, shown.measure)
     panels = store.make_panels(suite, choice, margin, shown.measure, tuple(order))
@@ -160,6 +162,22 @@ def _draw_answer(said: Outcome, rate: float | None, links: Mapping[str, str]) ->
     in_full = " ".join([write_sentence(said.ranking), write_doubt(said.ranking)])
     with st.expander("The same in full, regime by regime"):
         st.markdown(write_linked(in_full, links, 3000))
+
+
+def _draw_claims(answers: Sequence[ClaimAnswer]) -> None:
+    """Draw what the suite claimed before it ran, with the answers; nothing where it claimed nothing."""
+    if not answers:
+        return
+    lines = [
+        {
+            "Claimed before it ran": one.words,
+            "Answer": one.answer,
+            "Number": one.number if one.value is not None else "–",
+            "Seeds": f"{one.done} of {one.planned}",
+        }
+        for one in answers
+    ]
+    st.html(fill_template("claims.html.tmpl", rows=pd.DataFrame(lines)))
 
 
 def _draw_pace(rows: Sequence[ShowRow]) -> None:

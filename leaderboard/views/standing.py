@@ -10,6 +10,7 @@ from urllib.parse import quote
 import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.claims import write_claims
 from harness.store.kind_answers import QUESTIONS, list_harmed
 from harness.store.manifest import MARK
 from harness.store.pace_table import write_pace_words
@@ -111,6 +112,11 @@ def _draw_answers(store: Store, margin: float) -> None:
     sharing = [name for name, regime in store.kinds_by_variant().items() if regime != _ALONE]
     links = link_regimes(store, sharing)
     st.markdown(f"**{write_linked(first, links, 2000)}**")
+    for suite in store.list_suites()["name"]:
+        claims = write_claims(store.answer_claims(suite, margin))
+        if claims:
+            where = f"[{escape_markdown(suite)}]({_link_suite(suite)})"
+            st.markdown(f"Claimed before the runs of {where}. {write_linked(claims, links, 2000)}")
     ways = list(_WAYS)
     told = store.told_suites()
     if told:
