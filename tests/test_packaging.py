@@ -99,5 +99,5 @@ for package in build.packages:
         ["git", "ls-files", "results/reference"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
     wanted |= {name.replace("results/reference", link, 1) for name in given}
-    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 52
+    assert sum(name.endswith(".tmpl") or "/bases/" in name for name in wanted) == 53
     assert not wanted - set(shown[0])
