@@ -74,7 +74,7 @@ from harness.store.tuning import read_tuning, tuning_path
 from harness.store.tuning_table import tuning_rows
 from harness.submission.bundle import gather_suite, select_tables, write_suite_folder
 from harness.submission.check import describe_settings
-from harness.submission.proofs import judge_again
+from harness.submission.judging import judge_again
 from harness.submission.rerun import check_repeatable, compare_tables, repeats_here, train_and_compare, train_cell
 from harness.verification.verifier import Verifier
 from harness.versions import PACKAGES, versions_of

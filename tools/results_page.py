@@ -144,7 +144,7 @@ WHERE suite = $1 AND group_name = $2 GROUP BY regime
 """
 
 
-def times(store: Store, suite: str, amount: str, regime: str, other: str, group: str, policy: str) -> str:
+def amount_ratio(store: Store, suite: str, amount: str, regime: str, other: str, group: str, policy: str) -> str:
     """`18`: how many times as much one regime has of an amount as another one: of answers that the policy `received`, or of `cpu`
     seconds of all policies."""
     found = store.snapshot.query(_AMOUNTS, [f"{suite}{MARK}", group, policy]).to_pylist()
@@ -382,7 +382,7 @@ def claims(store: Store, suite: str) -> str:
     return _table(heads, lines)
 
 
-def claimed(store: Store, suite: str, claim: str) -> str:
+def claim_answer(store: Store, suite: str, claim: str) -> str:
     """`supported, 1.27 [1.19, 1.35]`: the answer to one claim, with its number."""
     answers = make_heading(store.snapshot, f"{suite}{MARK}").claims
     one = next(one for one in answers if one.claim.name == claim)
@@ -450,8 +450,8 @@ def _model(processor: str) -> str:
 
 _KINDS = (
     gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, claimed, starts, clocks,
-    gain_over, times,
+    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, claim_answer, starts, clocks,
+    gain_over, amount_ratio,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")

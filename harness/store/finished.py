@@ -388,7 +388,7 @@ def _read_scores(snapshot: Snapshot, suite: str, untrained: frozenset[str], reta
     """Read a suite's scores, each with its `sampling_variance`, on the tasks that are not trained (retained), or on all others."""
     stored = _StoredScores()
     if retained and not untrained:
-        return stored  # most suites name none, and reading 10,000 cells takes a second
+        return stored  # most suites name none: their cells need not be read a second time
     data = snapshot.query(_SCORES, [suite])
     columns = [data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")]
     noise = sampling_variance(*columns)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
-from harness.evaluation.metrics import EvaluationSample, judge_pairs, votes_of
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
-from harness.session.single.rescoring import stored_sample
 from harness.session.suite.validation import fill_in_options
 from harness.store.manifest import ORIGIN, Manifest, PolicyEntry, Provenance, SuiteFile, read_sealed, read_suite
 from harness.store.results_folder import SUITE, TUNING, ResultsFolder, read_results_folder
@@ -33,13 +30,13 @@ from harness.store.text import visible
 from harness.store.tuning import Tuning
 from harness.store.validation import find_tuning_fault
 from harness.submission.bundle import WORDLESS, OpenedBundle, compute_table, list_public_tasks, open_bundle
+from harness.submission.judging import is_of_our_verifier, judge_again, keep_stated_words
 from harness.suite.cells import NO_IDENTITY, Cell, Identity, digest_of, expand_cells
 from harness.suite.load import load_suite, parse_suite, shipped_suites
 from harness.suite.schema import Suite
 from harness.tasks.registry import get_task
 from harness.tasks.source import fair_part
 from harness.tuning.derived import tuned_from
-from harness.verification.catalogue import scorer_called
 from harness.verification.verifier import Verifier
 from harness.versions import recorded_versions
 
@@ -52,7 +49,6 @@ _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns of names and words, which are shown as they are; others hold models' text
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
 # A question under one way of asking, and one answer to it
-_question_of = itemgetter("task", "metric", "policy", "checkpoint_step", "doc_id")
 
 
 @dataclass
@@ -478,45 +474,6 @@ def check_steps(submission: SubmittedBundle) -> str:
 # What is computed again -----------------------------------------------------------------------------------------------
 
 
-class JudgedSample(NamedTuple):
-    """A stored answer with the verdict and the vote that its text has here."""
-
-    sample: EvaluationSample
-    vote: int
-
-
-def judge_again(rows: Sequence[Mapping[str, Any]], verifier: Verifier) -> list[JudgedSample]:
-    """Judge stored rows of `samples` by the scorers that their tasks have here; the result is in the rows' order.
-
-    A vote is for maj@k: the number of the first answer to the same question that says the same. Raises PluginError for a task
-    that is not installed.
-    """
-    samples = [stored_sample(row) for row in rows]
-    by_task: dict[str, list[int]] = {}
-    for place, row in enumerate(rows):
-        by_task.setdefault(row["task"], []).append(place)
-    for task, places in by_task.items():
-        scorer = get_task(task).scorer
-        judge = verifier.by(scorer_called(scorer))
-        pairs = [(rows[place]["gold"], rows[place]["text"]) for place in places]
-        verdicts = judge_pairs(judge, pairs, [rows[place]["finished"] for place in places])
-        for place, verdict in zip(places, verdicts, strict=True):
-            samples[place] = msgspec.structs.replace(samples[place], verdict=verdict, scorer=scorer)
-    votes = _count_votes(rows, samples)
-    return [JudgedSample(sample, vote) for sample, vote in zip(samples, votes, strict=True)]
-
-
-def _count_votes(rows: Sequence[Mapping[str, Any]], samples: Sequence[EvaluationSample]) -> list[int]:
-    """Return each answer's vote among those to the same question, in the rows' order."""
-    by_question: dict[tuple[object, ...], list[int]] = {}
-    for place in sorted(range(len(rows)), key=lambda place: rows[place]["repeat"]):
-        by_question.setdefault(_question_of(rows[place]), []).append(place)
-    vote_of: dict[int, int] = {}
-    for places in by_question.values():
-        vote_of |= dict(zip(places, votes_of([samples[place] for place in places]), strict=True))
-    return [vote_of[place] for place in range(len(rows))]
-
-
 def check_verdicts(submission: SubmittedBundle) -> str:
     """Judge every answer again, and compare verdict, extracted answer and vote with what is stated.
 
@@ -530,10 +487,10 @@ def check_verdicts(submission: SubmittedBundle) -> str:
             rows = submission.rows(key, "samples")
             count += len(rows)
             judged = judge_again(rows, verifier)
-            if _is_of_our_verifier(manifest):
+            if is_of_our_verifier(manifest):
                 wanted = judged
             else:
-                wanted = _as_read_before(rows, judged)
+                wanted = keep_stated_words(rows, judged)
                 read_otherwise += sum(one != other for one, other in zip(wanted, judged, strict=True))
             for row, again in zip(rows, wanted, strict=True):
                 verdict = again.sample.verdict
@@ -549,26 +506,6 @@ def check_verdicts(submission: SubmittedBundle) -> str:
                     )
     remark = f"; another version read other words in {read_otherwise:,}, to the same verdict" if read_otherwise else ""
     return f"{count:,} answers judged again, all as stated{remark}"
-
-
-def _is_of_our_verifier(manifest: Manifest) -> bool:
-    """Say whether a cell's answers were judged by code of our results versions."""
-    ours = recorded_versions()
-    judges = [name for name in manifest.identity.versions if name.partition("/")[0] in ("verification", "scoring")]
-    return all(name in ours and manifest.identity.versions[name] == str(ours[name].version) for name in judges)
-
-
-def _as_read_before(rows: Sequence[Mapping[str, Any]], judged: Sequence[JudgedSample]) -> list[JudgedSample]:
-    """Return the judged answers with the words that the rows state, wherever those stand in the answer's text."""
-    samples = []
-    for row, again in zip(rows, judged, strict=True):
-        stated = "".join(row["extracted"].split())
-        verdict = again.sample.verdict
-        if stated in "".join(row["text"].split()):
-            verdict = msgspec.structs.replace(verdict, extracted=row["extracted"])
-        samples.append(msgspec.structs.replace(again.sample, verdict=verdict))
-    votes = _count_votes(rows, samples)
-    return [JudgedSample(sample, vote) for sample, vote in zip(samples, votes, strict=True)]
 
 
 def check_table(submission: SubmittedBundle) -> str:

@@ -296,10 +296,12 @@ def test_a_forged_bundle_of_an_older_version_is_refused(tmp_path: Path, kind: st
         assert (report.submission, words in report.refused) == (None, True), report.describe()
 
 
-def _reword(change: Callable[[dict[str, object]], dict[str, object]]) -> Callable[[dict[str, bytes]], None]:
+def _reword_wrong_answer(
+    change: Callable[[dict[str, object]], dict[str, object]],
+) -> Callable[[dict[str, bytes]], None]:
     """Change one wrong answer of a cell of the older bundle, whose text has a box."""
 
-    def forge(members: dict[str, bytes]) -> None:
+    def change_samples(members: dict[str, bytes]) -> None:
         name = _first(members, "samples")
         with pa.ipc.open_file(members[name]) as file:
             table = file.read_all()
@@ -313,7 +315,7 @@ def _reword(change: Callable[[dict[str, object]], dict[str, object]]) -> Callabl
         content = sink.getvalue().to_pybytes()
         members[f"{name.rpartition('-')[0]}-{zlib.crc32(content):08x}.arrow"] = content
 
-    return forge
+    return change_samples
 
 
 @pytest.mark.parametrize(
@@ -329,7 +331,7 @@ def _reword(change: Callable[[dict[str, object]], dict[str, object]]) -> Callabl
 def test_an_older_verifier_may_have_read_other_words_to_the_same_verdict(
     tmp_path: Path, change: Callable[[dict[str, object]], dict[str, object]], taken: bool
 ) -> None:
-    with check_bundle(forge_older(OLDER, tmp_path, _reword(change)), tmp_path / "results") as (_, report):
+    with check_bundle(forge_older(OLDER, tmp_path, _reword_wrong_answer(change)), tmp_path / "results") as (_, report):
         verdicts = next(line for line in report.lines if line.check == "verdicts")
         assert (verdicts.good, report.submission is not None) == (taken, taken), report.describe()
     assert verdicts.words.endswith("; another version read other words in 1, to the same verdict") == taken
