@@ -19,7 +19,7 @@ from harness.store.ingest import ingest_journals
 from leaderboard import APP
 from tools.screenshot import CHROMIUM, FLAGS, served
 
-LARGEST = "ranking?suite=reference@reference"
+LARGEST = "ranking?suite=map@reference"
 EMPTY = "import streamlit as st\nst.write('hello')"
 SHOWN = {"empty": "[data-testid=stMarkdownContainer] p", "screen": "table.standing", "suite": "figure.forest"}
 PAINTED = "selector => document.querySelector(selector) && performance.now()"

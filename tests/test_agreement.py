@@ -31,8 +31,8 @@ from harness.store.sentences import NO_TIES, write_sentence
 from harness.store.table import MEAN, seed_rows, show_rows
 from harness.suite.load import load_suite
 
-SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "reference")
-"""Of each shape that shipped suites have: 1 to 6 groups of 2 to 4, 1 to 12 regimes, 1 to 5 seeds, 1 to 7 tasks."""
+SUITES = ("quickstart", "ablation_hacpo", "bad_peers", "map")
+"""Of each shape that shipped suites have: 1 to 8 groups of 2 to 4, 1 to 14 regimes, 1 to 10 seeds, 1 to 7 tasks."""
 MARGIN = 0.02
 QUESTIONS, REPEATS = 240, 4
 

@@ -26,20 +26,20 @@ BARE = ["What was not shown", "How to read the tables", "Smaller suites"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Reference results of the shape of the suites `reference` and `elicit`, with numbers of our making."""
+    """Reference results of the shape of the suites `beyond` and `elicit`, with numbers of our making."""
     root = tmp_path_factory.mktemp("made")
-    suite = load_suite("reference")
-    effects = {"sgt": 0.12, "sgt-2x": 0.12, "sapo": -0.15, "naive": 0.1}
+    suite = load_suite("beyond")
+    effects = {"sgt": 0.12, "sapo": -0.25, "naive": 0.1}
     streams = [{"stream": v.sampling_stream} if v.sampling_stream else {} for v in suite.regimes]
     regimes = [
         Regime(v.name, v.regime, effects.get(v.name, 0.0), v.budget, options=options)
         for v, options in zip(suite.regimes, streams, strict=True)
     ]
     groups = {g.name: tuple(p.name for p in g.policies) for g in suite.groups}
-    write_results(root, "reference", groups, regimes, suite.seeds, steps=4, questions=60, repeats=4)
+    write_results(root, "beyond", groups, regimes, suite.seeds, steps=4, questions=60, repeats=4)
     pair = {"llama-qwen": ("llama", "qwen")}
     write_results(root, "elicit", pair, regimes[:1], (1, 2, 3), steps=4, questions=40, repeats=4)
-    for name in ("reference", "elicit"):
+    for name in ("beyond", "elicit"):
         cells = sorted(f.parent for f in (root / name).glob("*/manifest.json"))
         manifests = {c.name: read_manifest(c) for c in cells}
         tables = {c.name: {t: rows for t, rows in read_journal(c).tables.items() if t != "exchanges"} for c in cells}
@@ -78,7 +78,7 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
     assert list(sections) == [
         "Found, excluded, unseen",
         *BARE[:2],
-        "Nine regimes with their defaults: `reference`",
+        "All regimes with their defaults: `beyond`",
         "Who is harmed",
         BARE[2],
         "Where these come from",
@@ -87,7 +87,7 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
     table = cells(next(t for t in text.split("\n\n") if t.startswith("| regime | trap")))
     assert re.fullmatch(r"\*\*\+\S+ \[.*\]\*\*", table["sgt"][0])
     assert re.fullmatch(r"\*\d+\.\d \[.*\]\*", table["independent"][0])
-    harms = re.findall(r"(?m)^\| reference \| \S+ \| (\S+) \| \S+ \| (\S)", sections["Who is harmed"])
+    harms = re.findall(r"(?m)^\| beyond \| \S+ \| (\S+) \| \S+ \| (\S)", sections["Who is harmed"])
     assert set(harms) == {("sapo", "−")}
 
 
@@ -96,16 +96,16 @@ def cells(table: str) -> dict[str, list[str]]:
 
 
 def test_figures_are_those_of_harness_show(store: page.Store) -> None:
-    row = store.row("reference", "sgt", "avg@4", "trap")
+    row = store.row("beyond", "sgt", "avg@4", "trap")
     low, high = row.gain_interval
     expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
-    assert page.gain(store, "reference", "sgt", "avg@4", "trap") == expected
-    assert page.used(store, "reference", "sgt", "avg@4", "trap") == f"{100 * row.peer_used:.0f}%"
-    regimes = cells(page.regimes(store, "reference", "trap", "avg@4"))
+    assert page.gain(store, "beyond", "sgt", "avg@4", "trap") == expected
+    assert page.used(store, "beyond", "sgt", "avg@4", "trap") == f"{100 * row.peer_used:.0f}%"
+    regimes = cells(page.regimes(store, "beyond", "trap", "avg@4"))
     assert regimes["sgt"][regimes["regime"].index("used")] == f"{100 * row.peer_used:.0f}%"
-    table = cells(page.over(store, "reference", "independent", "avg@4"))
+    table = cells(page.over(store, "beyond", "independent", "avg@4"))
     assert table["sgt"][table["over independent"].index("trap")] == expected
-    assert cells(page.over(store, "reference", "sgt", "avg@4"))["independent"][0].startswith("−")
+    assert cells(page.over(store, "beyond", "sgt", "avg@4"))["independent"][0].startswith("−")
 
 
 def test_harm_is_the_same_in_its_sentence_and_its_table(store: page.Store) -> None:
@@ -122,15 +122,15 @@ def test_harm_is_the_same_in_its_sentence_and_its_table(store: page.Store) -> No
 
 
 def test_the_ends_of_a_span_are_gains_of_the_table(store: page.Store) -> None:
-    low, high = page.span(store, "reference", "avg@4", "trap").split(" to ")
-    assert low == f"{page.gain(store, 'reference', 'sapo', 'avg@4', 'trap')} (sapo)"
-    assert high.endswith(("(sgt)", "(sgt-2x)"))
-    assert re.fullmatch(r"\d+\.\d \(\S+\) to \d+\.\d points \(\S+\)", page.power(store, "reference", "avg@4", "trap"))
+    low, high = page.span(store, "beyond", "avg@4", "trap").split(" to ")
+    assert low == f"{page.gain(store, 'beyond', 'sapo', 'avg@4', 'trap')} (sapo)"
+    assert high.endswith(" (sgt)")
+    assert re.fullmatch(r"\d+\.\d \(\S+\) to \d+\.\d points \(\S+\)", page.power(store, "beyond", "avg@4", "trap"))
 
 
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
-    right = "before <!-- results: gain reference sgt avg@4 trap -->{}<!-- /results --> after"
-    good = right.format(page.gain(store, "reference", "sgt", "avg@4", "trap"))
+    right = "before <!-- results: gain beyond sgt avg@4 trap -->{}<!-- /results --> after"
+    good = right.format(page.gain(store, "beyond", "sgt", "avg@4", "trap"))
     assert page.marked(store, good) == good
     assert page.marked(store, right.format("+99.9")) == good
     absent = "<!-- results: gain quickstart sgt avg@4 -->+1.0<!-- /results -->"
@@ -140,10 +140,10 @@ def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("gain reference sgt avg@4", "6 rows"),
-        ("gain reference nobody avg@4 trap", "0 rows"),
-        ("frobnicate reference", "no figure 'frobnicate'"),
-        ("gain reference", "missing"),
+        ("gain beyond sgt avg@4", "2 rows"),
+        ("gain beyond nobody avg@4 trap", "0 rows"),
+        ("frobnicate beyond", "no figure 'frobnicate'"),
+        ("gain beyond", "missing"),
         ("optimism elicit", "no tuning"),
     ],
 )

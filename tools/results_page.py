@@ -65,10 +65,8 @@ ORDER = (
     "quickstart",
     "elicit",
     "controls",
-    "matched",
     "bad_peers",
     "map",
-    "reference",
     "beyond",
     "tuned_small",
     "tuned_aa",
@@ -248,22 +246,16 @@ def sentence(store: Store, suite: str, metric: str) -> str:
 _ALONE = "SELECT DISTINCT regime FROM current_cells WHERE suite = ? AND regime_type = 'independent'"
 
 
-def gains(store: Store, suite: str, metric: str, beside: str = "") -> str:
-    """Variants down, groups across; bold where the corrected interval leaves out 0; accuracies of what others are compared with.
-    beside: a suite whose equal rows are not repeated."""
-    rows, other = (
-        {(r.group, r.regime): r for r in store.rows(name) if (r.policy, r.metric) == (MEAN, metric)} if name else {}
-        for name in (suite, beside)
-    )
-    where, names = (list(dict.fromkeys(key[i] for key in rows)) for i in (0, 1))
+def gains(store: Store, suite: str, metric: str) -> str:
+    """Variants down, groups across; bold where the corrected interval leaves out 0; accuracies of what others are compared with."""
+    rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
+    where = list(dict.fromkeys(group for group, _ in rows))
     lines = []
-    for name in names:
+    for name in dict.fromkeys(regime for _, regime in rows):
         by_group = [rows.get((group, name)) for group in where]
-        if all(r and (o := other.get((r.group, name))) and _gain(r) == _gain(o) for r in by_group):
-            continue
-        costs = [r.cost for r in by_group if r and r.cost is not None]
+        costs = [row.cost for row in by_group if row and row.cost is not None]
         cost = f"{np.mean(costs):.1f}" if costs else "–"
-        lines.append([name, *(_gain(r) if r else "–" for r in by_group), cost])
+        lines.append([name, *(_gain(row) if row else "–" for row in by_group), cost])
     return _table(["regime", *where, "cost"], lines)
 
 

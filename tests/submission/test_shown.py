@@ -42,8 +42,9 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
         ("elicit", "the baseline alone"),
         ("quickstart", "published defaults: sgt, hacpo; unpublished defaults: prp, xgrpo"),
         (
-            "reference",
-            "published defaults: sgt, hacpo, graft, sapo; unpublished defaults: naive, prp, xgrpo, ftis",
+            "beyond",
+            "published defaults: sgt, hacpo, graft, sapo, luffy; unpublished defaults: naive, prp, xgrpo, ftis, chord, rlccf, "
+            "grafted, copd, core; settings of their own: luffy-weight, chord-phi, graft-sgt, graft-hacpo",
         ),
         ("controls", "unpublished defaults: naive; settings of their own: sgt-1, hacpo-wide"),
     ],
