@@ -21,7 +21,7 @@ LONGEST = (
     "session/test_cells",
     "portable/test_digests",
     "session/test_resume",
-    "test_leaderboard",
+    "leaderboard/test_first_screen",
     "verification/test_battery",
 )
 """Files that begin first: those after them find what two of these train for all, and no worker ends long after the others."""

@@ -257,7 +257,7 @@ def test_hacpo_with_one_update_says_that_its_stepwise_clip_is_idle() -> None:
 
 def test_the_board_shows_the_pace_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
-    from test_leaderboard import app_on, html_of
+    from drawn_pages import app_on, html_of
 
     write_paced(tmp_path, [*LADDER, Line("sgt", "sgt", pace=1.2, end=0.04)])
     sgt = rows_of(tmp_path)["sgt"]

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 import msgspec
-import numpy as np
-from jinja2 import Environment, PackageLoader
-from rich.cells import cell_len
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from harness.errors import UsageError
@@ -30,17 +21,18 @@ from harness.store.manifest import EVALUATIONS
 from harness.store.pace_table import HEADS, choose_rows, make_pace_line, write_pace_notes
 from harness.store.ranking import MIN_RUNS, Aggregate, Heading, Headline
 from harness.store.remarks import STARTED, STRICT, UNSTARTED, describe_gaps
+from harness.store.render_files import write_csv, write_json, write_latex
+from harness.store.render_tuning import render_tuning
 from harness.store.retention import RetentionRow
 from harness.store.roles import RoleRow
 from harness.store.sentences import NO_TIES, TIES_FROM, explain_verdicts, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, Statistic, select_columns
 from harness.store.table import MEAN
-from harness.store.text import harmless, visible
-from harness.store.tuning import Tuning
-from harness.store.tuning_table import TuningResults, TuningRow
+from harness.store.text import visible
+from harness.store.text_page import Cell, TextPage, drop_empty_columns, escape_cell, make_pipe_table, measure_widths
+from harness.store.tuning_table import TuningResults
 
 Rows = Sequence[ShowRow]
-Cell = str | Text
 _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
 MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
@@ -59,6 +51,11 @@ TASKS_NOTE = (
 )
 HELP_NOTE = "Records that the receiver let in, over seeds; used: behind a nonzero gradient."
 SIGNS = {GAINS: "▲", LOSES: "▼", DIFFERS_POLICIES: "✚", EQUIVALENT: "●", INCONCLUSIVE: "◆"}
+_FIRST_HEADS = ("regime", "policy")
+_TASK_HEADS = (
+    "regime", "policy", "task", "first", "last", "all wrong", "rescued", "curve at 0", "curve at the end",
+)  # fmt: skip
+_HELP_HEADS = ("regime", "from", "to", "task", "received", "right", "used")
 
 
 def render_rows(
@@ -77,14 +74,14 @@ def render_rows(
     """
     head = head or Heading()
     if form == "json":
-        return _write_json(suite, rows, head, tuned)
+        return write_json(suite, rows, head, tuned)
     if form == "csv":
-        return _write_csv(suite, rows)
+        return write_csv(suite, rows)
     if form == "latex":
-        return _write_latex(suite, rows, head)
+        return write_latex(suite, rows, head)
     if form not in ("table", "markdown"):
         raise UsageError(f"unknown format {form!r} (table, json, csv, markdown, latex)")
-    page = _Page(form, width, colour)
+    page = _ResultsPage(form, width, colour)
     if form == "table" and brief and rows and head.sentences:
         page.print_brief(suite, rows, head)
         return page.get_text()
@@ -93,26 +90,13 @@ def render_rows(
     else:
         page.print_lines(rows, head)
     if tuned and tuned.rows:
-        _render_tuning(page, tuned)
+        render_tuning(page, tuned)
     return page.get_text()
-
-
-def _write_json(suite: str, rows: Rows, head: Heading, tuned: TuningResults | None) -> str:
-    """Write all that is known of a suite for a program."""
-    heading = msgspec.structs.asdict(head)
-    document: dict[str, Any] = {"suite": suite, **heading, "rows": list(rows)}
-    if tuned:
-        tuning: dict[str, Any] = {"trials": tuned.tuning, "rows": tuned.rows}
-        if tuned.transfer:
-            tuning["transfer"] = tuned.transfer
-        document["tuning"] = tuning
-    encoded = msgspec.json.encode(document)
-    return encoded.decode()
 
 
 def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool = False) -> str:
     """Write a sentence for each suite, and how many of its cells are missing."""
-    page = _Page("table", width, colour)
+    page = TextPage("table", width, colour)
     for suite, head in heads.items():
         said = "no cell has finished"
         if head.sentences:
@@ -124,62 +108,8 @@ def render_overview(heads: Mapping[str, Heading], width: int = 120, colour: bool
     return page.get_text()
 
 
-class _Page:
-    """A page of text that is written from top to bottom, as tables for a terminal or as Markdown."""
-
-    def __init__(self, form: str, width: int, colour: bool) -> None:
-        self._markdown = form == "markdown"
-        self._file = io.StringIO()
-        self._console = Console(
-            file=self._file,
-            width=1 << 20 if self._markdown else width,  # Markdown is not broken into lines
-            force_terminal=colour,
-            highlight=False,
-            color_system="standard" if colour else None,
-            markup=False,
-            emoji=False,
-        )
-
-    def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        """Print a sentence, or an empty line."""
-        shown = _escape_cell(text) if self._markdown else visible(text)
-        words = " ".join(shown.split())
-        if not words:
-            self._console.print("")
-            return
-        padded = Padding(Text(words, style), (0, 0, 0, indent), expand=False)
-        self._console.print(padded)
-
-    def print_table(
-        self, title: str, heads: Sequence[str], rows: Iterable[Sequence[Cell]], note: str = "", names: int = 2
-    ) -> None:
-        """Print a table. note: below it. names: how many of the first columns are words, which may be broken into lines."""
-        if self._markdown:
-            cells = [_escape_cells(row) for row in rows]
-            table_text = make_pipe_table(heads, cells, 2)
-            self._console.print(f"**{_escape_cell(title)}**\n\n{table_text}")
-            return
-        lines = [_style_cells(row) for row in rows]
-        table = Table(box=None, header_style="dim")
-        for place, head in enumerate(heads):
-            lengths = [row[place].cell_len for row in lines]
-            widest = max([cell_len(head), *lengths])
-            if place < names:
-                table.add_column(head, overflow="fold", min_width=min(4, widest))
-            else:
-                table.add_column(head, justify="right", no_wrap=True, min_width=widest)
-        for row in lines:
-            table.add_row(*row)
-        self.say(title, "bold")
-        self._console.print(table)
-        if note:
-            self.say(note, "dim")
-        self.say("")
-
-    def get_text(self) -> str:
-        """Return the page, without blanks at the ends of its lines."""
-        lines = [line.rstrip() for line in self._file.getvalue().splitlines()]
-        return "\n".join(lines) + "\n"
+class _ResultsPage(TextPage):
+    """A suite's results on a page: what stands above its tables, the tables, and what stands below."""
 
     def print_results(self, suite: str, rows: Rows, head: Heading) -> None:
         """Print every policy and metric of a suite, with all that is said of them."""
@@ -257,8 +187,8 @@ class _Page:
         panels = list(dict.fromkeys((row.group, row.task) for row in means))
         tasks = {task for _, task in panels}
         heads, *lines = _make_matrix(means, panels, len(tasks) > 1)
-        width = _measure_widths([heads, *lines])[-1]
-        if len(panels) < 2 or width > self._console.width:
+        width = measure_widths([heads, *lines])[-1]
+        if len(panels) < 2 or width > self.width:
             return False
         task = "" if len(tasks) > 1 else f"{panels[0][1]}, "
         title = f"{task}{metric}; gain in points, of baselines accuracy in %"
@@ -279,26 +209,20 @@ class _Page:
             for line in lines:
                 del line[1]
         first = len(_FIRST_HEADS) if named else 1
-        fit = self._count_fitting([heads, *lines], first + _LEAST)
+        fit = self.count_fitting([heads, *lines], first + _LEAST)
         panels = groupby(zip(rows, lines, strict=True), key=lambda line: (line[0].group, line[0].task, line[0].metric))
         for (group, task, metric), members in panels:
             title = f"{group}: {task}, {metric}; accuracy in %, gain in points, 95 % intervals"
             shown = [line[:fit] for _, line in members]
             self.print_table(title, heads[:fit], shown, names=first)
 
-    def _count_fitting(self, lines: Sequence[Sequence[Cell]], least: int) -> int:
-        """Return how many of the first columns fit beside each other on the page, and at least so many."""
-        widths = _measure_widths(lines)
-        fitting = sum(width <= self._console.width for width in widths)
-        return max(least, fitting)
-
     def _print_pace_and_end(self, rows: Rows) -> None:
         """Print pace, reach and gain at equal cost of these rows, a table a group, with the columns that fit."""
         compared = [row for row in rows if row.pace_curve or row.equal_cost_baseline]
         for (group, task, metric), own in groupby(compared, key=attrgetter("group", "task", "metric")):
             lines = [make_pace_line(row) for row in own]
-            heads, *texts = _drop_empty_columns([HEADS, *lines])
-            fit = self._count_fitting([heads, *texts], _LEAST)
+            heads, *texts = drop_empty_columns([HEADS, *lines])
+            fit = self.count_fitting([heads, *texts], _LEAST)
             title = f"{group}: pace and end; {task}, {metric}, gains in points, 95 % intervals"
             self.print_table(title, heads[:fit], [line[:fit] for line in texts], names=1)
         for note in write_pace_notes(compared):
@@ -401,7 +325,7 @@ class _Page:
         for place, statistic in enumerate(columns, start=len(names)):
             if not (statistic.numeric or statistic.interval_of):
                 words.append(place)
-        self._console.print(make_pipe_table(heads, lines, len(names), words), end="")
+        self.print_as_it_is(make_pipe_table(heads, lines, len(names), words))
         self._print_beside_papers(head)
 
     def _print_beside_papers(self, head: Heading) -> None:
@@ -417,7 +341,7 @@ class _Page:
                 lines.append((policy, moment, *shares, f"{stage.answers:,}", str(stage.seeds)))
             self.print_table(title, heads, lines, STRICT)
         for title, missing in describe_gaps(head.missing).items():
-            self._console.print(f"\n{title}:\n" if self._markdown else title)
+            self.print_as_it_is(f"\n{title}:\n\n" if self.in_markdown else f"{title}\n")
             for line in missing:
                 self.say(f"- {line}")
             self.say("")
@@ -426,46 +350,11 @@ class _Page:
             self.say("")
 
 
-_FIRST_HEADS = ("regime", "policy")
-_TASK_HEADS = (
-    "regime", "policy", "task", "first", "last", "all wrong", "rescued", "curve at 0", "curve at the end",
-)  # fmt: skip
-_HELP_HEADS = ("regime", "from", "to", "task", "received", "right", "used")
-
-
 def _write_p(p: float | None) -> str:
     """Write a p-value with three decimals: a small one is not 0."""
     if p is None:
         return "–"
     return "<0.001" if p < 0.0005 else f"{p:.3f}"
-
-
-def make_pipe_table(heads: Sequence[str], lines: Sequence[Sequence[str]], names: int, words: Sequence[int] = ()) -> str:
-    """Write a table in Markdown, numbers to the right: all but the first `names` columns and those of `words`."""
-    rules = ["---" if place < names or place in words else "---:" for place in range(len(heads))]
-    written = []
-    for line in (heads, rules, *lines):
-        cells = " | ".join(line)
-        written.append(f"| {cells} |\n")
-    return "".join(written)
-
-
-def _measure_widths(lines: Sequence[Sequence[Cell]]) -> list[int]:
-    """Return, for each number of first columns, how many characters they take beside each other, two between each."""
-    widths = []
-    for column in zip(*lines, strict=True):
-        widest = max(cell_len(str(cell)) for cell in column)
-        widths.append(2 + widest)
-    return list(accumulate(widths))
-
-
-def _drop_empty_columns(lines: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return the lines without columns that say nothing of any row; the first line has the heads."""
-    kept = []
-    for place, (_, *texts) in enumerate(zip(*lines, strict=True)):
-        if set(texts) - {"–", ""}:
-            kept.append(place)
-    return [[line[place] for place in kept] for line in lines]
 
 
 def _select_means(rows: Rows, first: Headline) -> list[ShowRow]:
@@ -508,24 +397,15 @@ def _make_cells(row: ShowRow, columns: Sequence[Statistic], margin: float, first
 
 def _make_markdown_line(row: ShowRow, columns: Sequence[Statistic], margin: float) -> list[str]:
     """Return a row's cells in Markdown; names are others' words, which it must not obey."""
-    regime = _escape_cell(row.regime)
+    regime = escape_cell(row.regime)
     shown = f"**{regime}**" if row.best else regime
-    policy = "mean" if row.policy == MEAN else _escape_cell(row.policy)
-    line = [_escape_cell(row.group), _escape_cell(row.task), row.metric, shown, policy]
+    policy = "mean" if row.policy == MEAN else escape_cell(row.policy)
+    line = [escape_cell(row.group), escape_cell(row.task), row.metric, shown, policy]
     for statistic in columns:
         value = _write_value(row, statistic, margin)
         is_number = statistic.numeric or statistic.interval_of
-        line.append(value if is_number else _escape_cell(value))
+        line.append(value if is_number else escape_cell(value))
     return line
-
-
-def _escape_cells(row: Sequence[Cell]) -> list[str]:
-    return [_escape_cell(str(cell)) for cell in row]
-
-
-def _style_cells(row: Sequence[Cell]) -> list[Text]:
-    """Return a row's cells as texts with their styles; plain words get none."""
-    return [Text(visible(cell)) if isinstance(cell, str) else cell for cell in row]
 
 
 def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
@@ -535,154 +415,3 @@ def _write_value(row: ShowRow, column: Statistic, margin: float) -> str:
     if beside:
         return column.unit.with_interval(value, getattr(row, beside.name))
     return column.text(value, margin)
-
-
-# What tuning changed --------------------------------------------------------------------------------------------------
-
-_TUNED_HEADS = (
-    "regime", "defaults", "gain", "tuned", "gain", "change", "over trials", "lead: promised", "kept", "CPU-s",
-)  # fmt: skip
-_TUNED_NOTE = (
-    "gain: over the baseline with its defaults, and of tuned regimes over the *tuned* baseline; change: tuned less defaults. "
-    "Defaults are published ones, or ours where a regime's paper gives none (`harness regimes` says which). Over trials: lowest to "
-    "highest score on the tuning groups. Lead of the best trial over the defaults: promised by the trials, and kept on seeds that "
-    "chose nothing. Points"
-)
-
-
-def _render_tuning(page: _Page, results: TuningResults) -> None:
-    """Print what tuning gave: a table a group, what was chosen, how far the best trial was lucky, and the transfer."""
-    tuning = results.tuning
-    rows = results.rows
-    first = [row for row in rows if row.group == rows[0].group]
-    trials = len(tuning.variants[0].trials)
-    page.say("")
-    page.say(f"Tuned under an equal budget: {trials} trials each, {tuning.metric} of {tuning.task}")
-    for group, members in groupby(rows, key=attrgetter("group")):
-        page.print_table(group, _TUNED_HEADS, map(_make_tuned_cells, members))
-    for row in first:
-        page.say(_write_chosen(tuning, row))
-    optimism = _write_optimism(first, trials)
-    if optimism:
-        page.say(optimism)
-    # imported results keep no trials
-    trials_in = "" if "@" in tuning.suite else f"; trials are cells of the suite {tuning.trials_in}"
-    page.say(_TUNED_NOTE + trials_in)
-    if results.transfer:
-        page.say("")
-        page.say("Transfer: settings that different tuning groups chose, used on the same group")
-    for (group, one, other), moved in groupby(results.transfer, key=attrgetter("group", "first_on", "second_on")):
-        heads = ("regime", f"tuned on {one}", f"tuned on {other}", "first less second")
-        lines = [(row.variant, PERCENT.text(row.first), PERCENT.text(row.second), row.apart) for row in moved]
-        page.print_table(group, heads, lines)
-
-
-def _write_chosen(tuning: Tuning, row: TuningRow) -> str:
-    """Say which trial of a regime was chosen, and what it changes of the defaults."""
-    chosen = next(one for one in tuning.variants if (one.variant, one.on) == (row.variant, row.on))
-    defaults = next(trial.settings for trial in chosen.trials if trial.number == 0)
-    changes = [f"{name} {defaults[name]} -> {value}" for name, value in row.settings.items() if value != defaults[name]]
-    if not changes:
-        return f"{chosen.label}: the defaults were best"
-    return f"{chosen.label}: trial {chosen.chosen}: {', '.join(changes)}"
-
-
-def _write_optimism(rows: Sequence[TuningRow], trials: int) -> str:
-    """Say how much of the best trial's lead was luck, mean over the choices; empty where no other seeds have shown it."""
-    leads = [(row.promised, row.kept) for row in rows if row.kept is not None]
-    if not leads:
-        return ""
-    promised, kept = (float(np.mean(each)) for each in zip(*leads, strict=True))
-    return (
-        f"Optimism of choosing the best of {trials} trials, mean of {len(leads)} choices: a lead of {POINTS.text(promised)} "
-        f"points promised, {POINTS.text(kept)} kept, {POINTS.text(promised - kept)} of luck."
-    )
-
-
-def _make_tuned_cells(row: TuningRow) -> list[str]:
-    """Return a row's cells, in the order of `_TUNED_HEADS`."""
-    regime = f"{row.variant}, tuned on {row.on}" if row.on else row.variant
-    published_gain = POINTS.with_interval(row.published_gain, row.published_interval)
-    tuned_gain = POINTS.with_interval(row.tuned_gain, row.tuned_interval)
-    change = POINTS.with_interval(row.change, row.change_interval)
-    over_trials = f"{PERCENT.text(row.lowest)} to {PERCENT.text(row.highest)}"
-    if row.failed:
-        over_trials += f", {row.failed} failed"
-    return [
-        regime,
-        PERCENT.text(row.published),
-        published_gain,
-        PERCENT.text(row.tuned),
-        tuned_gain,
-        change,
-        over_trials,
-        POINTS.text(row.promised),
-        POINTS.text(row.kept),
-        f"{row.cpu_seconds:,.0f}",
-    ]
-
-
-# For programs and papers ----------------------------------------------------------------------------------------------
-
-
-def _write_csv(suite: str, rows: Rows) -> str:
-    """Write a line for each row, its intervals in two columns; no text is a formula to a spreadsheet."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = ["suite"]
-    for name in ShowRow.__struct_fields__:
-        names += [f"{name}_low", f"{name}_high"] if name.endswith("interval") else [name]
-    writer.writerow(names)
-    for row in rows:
-        values: list[object] = [suite]
-        for name, value in msgspec.structs.asdict(row).items():
-            if name.endswith("interval"):
-                values += value or (None, None)
-            else:
-                # the mean's name would be a formula, too
-                values.append(value if value == MEAN else harmless(value))
-        writer.writerow(values)
-    return out.getvalue()
-
-
-_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_{}[]<>()#+!|~$"} | {"\n": " ", "\r": " ", "\t": " "})
-
-
-def _escape_cell(text: str) -> str:
-    return visible(text).translate(_MARKDOWN)
-
-
-def _write_latex(suite: str, rows: Rows, head: Heading) -> str:
-    """Write a table for each benchmark and metric: a line for each regime, a column for each policy of each group."""
-    parts = []
-    for task, metric in sorted({(row.task, row.metric) for row in rows}):
-        of_part = [row for row in rows if (row.task, row.metric) == (task, metric)]
-        by_column = {(row.regime, (row.group, row.policy)): row for row in of_part}
-        regimes = list(dict.fromkeys(regime for regime, _ in by_column))
-        columns = list(dict.fromkeys(column for _, column in by_column))
-        parts.append((task, metric, regimes, columns, by_column))
-    remarks = []
-    for title, missing in describe_gaps(head.missing).items():
-        remarks += [f"{title}: {line}" for line in missing]
-    if head.processors:
-        remarks.append(head.processors)
-    template = _TEMPLATES.get_template("show.tex.tmpl")
-    return template.render(suite=suite, parts=parts, remarks=remarks, MEAN=MEAN)
-
-
-_TEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"}
-    | {"~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "\\": "\\textbackslash{}"}
-)
-
-
-def _escape_latex(value: Any) -> Any:
-    if isinstance(value, str):
-        return visible(value).replace("\n", " ").translate(_TEX)
-    return value
-
-
-_TEMPLATES = Environment(
-    loader=PackageLoader(__package__), finalize=_escape_latex, trim_blocks=True, autoescape=False,
-    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
-)  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
@@ -88,7 +88,9 @@ class Phrase:
 
 
 def read_phrase(text: str) -> Phrase | None:
-    r"""None for others. A lone letter is a unit inside `\text` or behind a unit, else a variable."""
+    r"""Read the words behind a value: a scale, per cent, units. None where they may make another value.
+
+    A lone letter is a unit inside `\text` or behind a unit, else a variable."""
     text = text.strip()
     if not text:
         return Phrase()
@@ -100,76 +102,109 @@ def read_phrase(text: str) -> Phrase | None:
         return None
     if text in ("%", r"\%", r"\text{%}") or re.fullmatch(r"(?:\\text\s*\{\s*)?(?:percent|per cent|pct)\s*\}?\.?", text):
         return Phrase(percent=True)
-    factor = Fraction(1)
-    units = Counter[str]()
+    reader = _PhraseReader()
     position = 0
-    inside = False
-    sign = 1
-    power = 1
-    last = ""
-    circumstance = False
-    wanting = False  # `per` and `/` want a noun behind them
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None or (match["skip"] and not position):
             return None
         position = match.end()
-        if match["text"] or match["close"]:
-            if inside is bool(match["text"]):
-                return None
-            inside = bool(match["text"])
-            circumstance = False
-        elif match["power"]:
-            if not last:
-                return None
-            exponent = int(re.sub(r"[^\d-]", "", match["power"]))
-            units[last] += (exponent - 1) * sign
-            last = ""
-        elif match["over"]:
-            sign = -1
-            circumstance = False
-            wanting = True
-        elif word := match["word"]:
-            lower = word.lower()
-            singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
-            if lower in _RAISED_WORDS and last:
-                units[last] += (_RAISED_WORDS[lower] - 1) * sign
-            elif lower in ("per", "a", "an"):
-                sign = -1
-                circumstance = False
-                wanting = True
-                continue
-            elif lower in _CIRCUMSTANCE and (lower != "in" or re.match(r"[\s}]*[A-Za-z]", text[position:])):
-                circumstance = True
-            elif singular in _SCALES:
-                factor *= _SCALES[singular]
-            elif lower in _POWERS:
-                power = _POWERS[lower]
-            elif len(word) == 1:
-                if word not in _LETTERS or not (inside or units):
-                    return None
-                last = _LETTER_UNITS.get(word, lower)
-                units[last] += sign
-            elif lower in _COMPOUND:
-                for name, exponent in _COMPOUND[lower].items():
-                    units[name] += exponent * sign
-            elif singular in _UNITS and not circumstance:
-                last = _UNITS[singular]
-                units[last] += power * sign
-                power = 1
-            elif (
-                lower in _OTHER_VALUE
-                or singular in _OTHER_VALUE
-                or not re.search("[aeiou]|.y.|y..", lower)
-                or len(word) < (2 if inside else 3)
-            ):
-                return None
-            else:
-                last = ""
-            wanting = False
-    if inside or wanting:
+        if not reader.read_token(match, text[position:]):
+            return None
+    if reader.inside or reader.wants_noun:
         return None
-    return Phrase(factor, False, frozenset((n, e) for n, e in units.items() if e))
+    return Phrase(reader.factor, False, frozenset((name, power) for name, power in reader.units.items() if power))
+
+
+@dataclass(slots=True)
+class _PhraseReader:
+    """What has been read of a phrase, token by token. Its methods return whether the token can stand there.
+
+    factor, units: of `Phrase`. inside: of `\\text`. sign: -1 behind `per`. power: what `square` gives the next unit. last: the unit
+    that an exponent would raise, empty for none. circumstance: behind `of` or `in`, where a unit says of what and not how much.
+    wants_noun: behind `per` and `/`."""
+
+    factor: Fraction = Fraction(1)
+    units: Counter[str] = field(default_factory=Counter)
+    inside: bool = False
+    sign: int = 1
+    power: int = 1
+    last: str = ""
+    circumstance: bool = False
+    wants_noun: bool = False
+
+    def read_token(self, match: re.Match[str], behind: str) -> bool:
+        """Read one match of `_TOKEN`. behind: the text that follows it."""
+        if match["text"] or match["close"]:
+            return self._read_brace(opens=bool(match["text"]))
+        if match["power"]:
+            return self._read_power(int(re.sub(r"[^\d-]", "", match["power"])))
+        if match["over"]:
+            self._begin_divisor()
+        elif match["word"]:
+            return self._read_word(match["word"], behind)
+        return True
+
+    def _read_brace(self, opens: bool) -> bool:
+        if self.inside is opens:
+            return False
+        self.inside = opens
+        self.circumstance = False
+        return True
+
+    def _read_power(self, exponent: int) -> bool:
+        if not self.last:
+            return False
+        self.units[self.last] += (exponent - 1) * self.sign
+        self.last = ""
+        return True
+
+    def _begin_divisor(self) -> None:
+        self.sign = -1
+        self.circumstance = False
+        self.wants_noun = True
+
+    def _read_word(self, word: str, behind: str) -> bool:
+        lower = word.lower()
+        if lower in ("per", "a", "an"):
+            self._begin_divisor()
+            return True
+        self.wants_noun = False
+        singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
+        if lower in _RAISED_WORDS and self.last:
+            self.units[self.last] += (_RAISED_WORDS[lower] - 1) * self.sign
+        elif lower in _CIRCUMSTANCE and (lower != "in" or re.match(r"[\s}]*[A-Za-z]", behind)):
+            self.circumstance = True
+        elif singular in _SCALES:
+            self.factor *= _SCALES[singular]
+        elif lower in _POWERS:
+            self.power = _POWERS[lower]
+        elif len(word) == 1:
+            return self._read_letter(word)
+        elif lower in _COMPOUND:
+            for name, exponent in _COMPOUND[lower].items():
+                self.units[name] += exponent * self.sign
+        elif singular in _UNITS and not self.circumstance:
+            self.last = _UNITS[singular]
+            self.units[self.last] += self.power * self.sign
+            self.power = 1
+        elif _may_change_value(lower, singular) or len(word) < (2 if self.inside else 3):
+            return False
+        else:
+            self.last = ""
+        return True
+
+    def _read_letter(self, letter: str) -> bool:
+        if letter not in _LETTERS or not (self.inside or self.units):
+            return False
+        self.last = _LETTER_UNITS.get(letter, letter.lower())
+        self.units[self.last] += self.sign
+        return True
+
+
+def _may_change_value(word: str, singular: str) -> bool:
+    """Whether a word makes another value, or has no vowel and so may be a symbol."""
+    return word in _OTHER_VALUE or singular in _OTHER_VALUE or not re.search("[aeiou]|.y.|y..", word)
 
 
 def _singular_of(word: str) -> str:

@@ -79,52 +79,119 @@ def answer_logprobs(
 
     Every prompt goes through the model once and keeps its keys and values; answers of similar length then go through it together.
     Where the logits of all answers would not fit, hidden states are collected and the head runs over pieces of them."""
-    device = forbidden.device
-    kinds = kinds_of_layers(model.config)
     used = sorted({request.prompt for request in requests})
     row_of_prompt = {prompt: row for row, prompt in enumerate(used)}
-    ids, padding = left_pad([prompts[prompt] for prompt in used], device, model.dtype)  # (P, L), (P, L)
-    answers_in = buckets_by_length([len(request.tokens) for request in requests])
-    targets = [_right_pad([requests[index].tokens for index in bucket], device) for bucket in answers_in]  # (B, T) each
-    lengths = [[len(requests[index].tokens) for index in bucket] for bucket in answers_in]
-    positions = sum(map(sum, lengths))
-    large = not head.fits(positions)
-    given = [target[:, :-1] for target in targets]  # (B, T - 1): the last token is only a target
+    ids, padding = left_pad([prompts[prompt] for prompt in used], forbidden.device, model.dtype)  # (P, L), (P, L)
+    buckets = _fill_buckets(requests, row_of_prompt, forbidden.device)
+    large = not head.fits(sum(sum(bucket.sizes) for bucket in buckets))
+    given = [bucket.targets[:, :-1] for bucket in buckets]  # (B, T - 1): the last token is only a target
     inputs = _inputs_of_blocks(model, [ids, *given], at_once=large)
 
-    prefix = Prefix()
-    masks = by_layer(causal_mask(padding), kinds)
-    of_prompts = _last_hidden(model, inputs[0], masks, positions_of(padding), prefix)  # (P, L, D)
-    first = of_prompts[:, -1:]  # (P, 1, D): predicts the first token of each answer
-    opened = None if large else head.logits(first)  # (P, 1, V)
-    # Of each bucket (B, T) log-probabilities, or (B, T, D) hidden states where the logits would not fit
-    blocks: list[Tensor] = []
-    for bucket, taught, block, sizes in zip(answers_in, targets, inputs[1:], lengths, strict=True):
-        rows = torch.tensor([row_of_prompt[requests[index].prompt] for index in bucket], device=device)  # (B,)
-        hidden = first[rows]  # (B, 1, D)
-        logits = None if opened is None else opened[rows]  # (B, 1, V)
-        width = taught.shape[1] - 1
-        if width:
-            # Padding behind a short answer repeats the position of its last input.
-            last = torch.tensor([[size - 2] for size in sizes], device=device)  # (B, 1)
-            prompt_sizes = (padding[rows] == 0).sum(1, keepdim=True)  # (B, 1)
-            where = prompt_sizes + torch.arange(width, device=device).minimum(last)  # (B, W)
-            masks = by_layer(mask_behind_prefix(padding[rows], width), kinds)
-            later = _last_hidden(model, block, masks, where, Prefix(prefix.layers, rows))  # (B, W, D)
-            if logits is None:
-                hidden = torch.cat([hidden, later], dim=1)
-            else:
-                logits = torch.cat([logits, head.logits(later)], dim=1)
-        blocks.append(hidden if logits is None else whole_logprobs(logits, taught, temperature, forbidden, ends))
-
-    parts = _without_padding(blocks, lengths)  # in the buckets' order
+    read = _read_prompts(model, inputs[0], padding)
     if large:
-        taught_ids = torch.cat(_without_padding(targets, lengths))  # (N,)
-        together = logprobs_by_parts(head, torch.cat(parts), taught_ids, temperature, forbidden, ends)  # (N,)
-        parts = list(torch.split(together, [len(part) for part in parts]))
-    in_buckets = [index for bucket in answers_in for index in bucket]
+        hidden = [
+            _hidden_of_bucket(model, read, bucket, block) for bucket, block in zip(buckets, inputs[1:], strict=True)
+        ]
+        flat = torch.cat(_without_padding(hidden, buckets))  # (N, D)
+        taught = torch.cat(_without_padding([bucket.targets for bucket in buckets], buckets))  # (N,)
+        together = logprobs_by_parts(head, flat, taught, temperature, forbidden, ends)  # (N,)
+        parts = list(torch.split(together, [size for bucket in buckets for size in bucket.sizes]))
+    else:
+        opened = head.logits(read.last)  # (P, 1, V)
+        values = []  # (B, T) each
+        for bucket, block in zip(buckets, inputs[1:], strict=True):
+            logits = _logits_of_bucket(model, head, read, opened, bucket, block)  # (B, T, V)
+            values.append(whole_logprobs(logits, bucket.targets, temperature, forbidden, ends))
+        parts = _without_padding(values, buckets)
+    in_buckets = [index for bucket in buckets for index in bucket.requests]
     place_of = {index: place for place, index in enumerate(in_buckets)}
     return [parts[place_of[index]] for index in range(len(requests))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    """Answers of similar length, which go through the model together, the longest first.
+
+    requests: the indices of theirs. sizes: their tokens. rows: (B,) each one's prompt among those that went through the model.
+    targets: (B, T) their token ids, zeros behind the shorter ones."""
+
+    requests: Sequence[int]
+    sizes: Sequence[int]
+    rows: Int64[Tensor, "B"]
+    targets: Int64[Tensor, "B T"]
+
+
+def _fill_buckets(
+    requests: Sequence[ScoreRequest], row_of_prompt: Mapping[int, int], device: torch.device
+) -> list[_Bucket]:
+    """Put the requests into buckets by the length of their answers. row_of_prompt: of `_Bucket.rows`."""
+    buckets = []
+    for indices in buckets_by_length([len(request.tokens) for request in requests]):
+        answers = [requests[index].tokens for index in indices]
+        rows = torch.tensor([row_of_prompt[requests[index].prompt] for index in indices], device=device)
+        bucket = _Bucket(indices, [len(answer) for answer in answers], rows, _right_pad(answers, device))
+        buckets.append(bucket)
+    return buckets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ReadPrompts:
+    """Prompts that have gone through the model.
+
+    padding: (P, L), as of `left_pad`. prefix: their keys and values. last: (P, 1, D) hidden states that predict the first token of
+    each answer."""
+
+    padding: Float[Tensor, "P L"]
+    prefix: Prefix
+    last: Float[Tensor, "P 1 D"]
+
+
+def _read_prompts(model: PreTrainedModel, inputs: Mapping[str, Tensor], padding: Float[Tensor, "P L"]) -> _ReadPrompts:
+    """Run the prompts through the model. inputs: of `_inputs_of_blocks`."""
+    prefix = Prefix()
+    masks = by_layer(causal_mask(padding), kinds_of_layers(model.config))
+    hidden = _last_hidden(model, inputs, masks, positions_of(padding), prefix)  # (P, L, D)
+    return _ReadPrompts(padding, prefix, hidden[:, -1:])
+
+
+def _read_answers(
+    model: PreTrainedModel, read: _ReadPrompts, bucket: _Bucket, inputs: Mapping[str, Tensor]
+) -> Float[Tensor, "B W D"] | None:
+    """Run a bucket's answers, but for their last tokens, through the model behind their prompts; return the hidden states that
+    predict all tokens but the first ones. None where no answer has a second token."""
+    width = bucket.targets.shape[1] - 1
+    if not width:
+        return None
+    padding = read.padding[bucket.rows]  # (B, L)
+    # Padding behind a short answer repeats the position of its last input.
+    last = torch.tensor([[size - 2] for size in bucket.sizes], device=padding.device)  # (B, 1)
+    prompt_sizes = (padding == 0).sum(1, keepdim=True)  # (B, 1)
+    where = prompt_sizes + torch.arange(width, device=padding.device).minimum(last)  # (B, W)
+    masks = by_layer(mask_behind_prefix(padding, width), kinds_of_layers(model.config))
+    return _last_hidden(model, inputs, masks, where, Prefix(read.prefix.layers, bucket.rows))
+
+
+def _hidden_of_bucket(
+    model: PreTrainedModel, read: _ReadPrompts, bucket: _Bucket, inputs: Mapping[str, Tensor]
+) -> Float[Tensor, "B T D"]:
+    """Hidden states that predict each token of a bucket's answers."""
+    first = read.last[bucket.rows]  # (B, 1, D)
+    later = _read_answers(model, read, bucket, inputs)
+    return first if later is None else torch.cat([first, later], dim=1)
+
+
+def _logits_of_bucket(
+    model: PreTrainedModel,
+    head: Head,
+    read: _ReadPrompts,
+    opened: Float[Tensor, "P 1 V"],
+    bucket: _Bucket,
+    inputs: Mapping[str, Tensor],
+) -> Float[Tensor, "B T V"]:
+    """Logits that predict each token of a bucket's answers. opened: those of first tokens, made once a prompt."""
+    first = opened[bucket.rows]  # (B, 1, V)
+    later = _read_answers(model, read, bucket, inputs)
+    return first if later is None else torch.cat([first, head.logits(later)], dim=1)
 
 
 def _last_hidden(
@@ -138,11 +205,11 @@ def _last_hidden(
     return hidden
 
 
-def _without_padding(blocks: Sequence[Tensor], lengths: Sequence[Sequence[int]]) -> list[Tensor]:
-    """The rows of all blocks one after another, each cut to its answer's length."""
+def _without_padding(blocks: Sequence[Tensor], buckets: Sequence[_Bucket]) -> list[Tensor]:
+    """The rows of all blocks one after another, each cut to its answer's length. blocks: (B, T, ...), one a bucket."""
     rows: list[Tensor] = []
-    for block, sizes in zip(blocks, lengths, strict=True):
-        rows += [block[row, :size] for row, size in enumerate(sizes)]
+    for block, bucket in zip(blocks, buckets, strict=True):
+        rows += [block[row, :size] for row, size in enumerate(bucket.sizes)]
     return rows
 
 

@@ -118,58 +118,87 @@ def sample_answers(
     `Sampling` has it; log-probabilities are those among all tokens. own_layers: whether `decoding` may decode for the model, where
     it can."""
     device = stop.device
-    kinds = kinds_of_layers(model.config)
     answers = seeds.size
+    going, logits = _begin_answers(model, prompts, seeds.shape[1], max_new_tokens, device)
+    kinds = kinds_of_layers(model.config)
+    own = decoder_of(model, going.cache.capacity) if own_layers else None
+    decode = own or partial(decode_by_transformers, model)
+    chance = torch.from_numpy(draw_uniforms(seeds.reshape(-1), max_new_tokens)).to(device)  # (N, T)
+    tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
+    logprobs = torch.zeros(answers, max_new_tokens, device=device)
+
+    for step in range(max_new_tokens):
+        show_inside_phase(f"token {step + 1}/{max_new_tokens}")
+        rows = going.rows
+        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends, top_p)
+        tokens[rows, step] = token
+        logprobs[rows, step] = logprob
+        going.done |= torch.isin(token, stop)
+        finished = int(going.done.sum())
+        if finished == len(rows) or step == max_new_tokens - 1:
+            break
+        if finished >= COMPACTION * len(rows):
+            token = token[going.drop_done()]
+        going.position = going.position + ~going.done
+        masks = by_layer(going.mask[..., : going.cache.length + 1], kinds)
+        logits = decode(token, going.position, masks, going.cache)
+        going.cache.length += 1
+    return _collect_answers(tokens, logprobs, stop)
+
+
+@dataclass(slots=True, eq=False)
+class _GoingAnswers:
+    """The answers that the loop goes on with, one a row.
+
+    rows: (B,) their numbers among all. position: (B,) of the last token. mask: (B, 1, 1, L + T) additive, of the prompt and of as
+    many tokens as an answer may have. done: (B,) those that have ended and are not dropped yet. cache: keys and values."""
+
+    rows: Int64[Tensor, "B"]
+    position: Int64[Tensor, "B"]
+    mask: Float[Tensor, "B 1 1 K"]
+    done: Bool[Tensor, "B"]
+    cache: KeyValues
+
+    def drop_done(self) -> Int64[Tensor, "K"]:
+        """Drop the answers that are done; return, for each row that is left, which row it was."""
+        order = _closed_up(self.done)
+        self.rows = self.rows[order]
+        self.position = self.position[order]
+        self.mask = self.mask[order]
+        self.done = self.done[order]
+        self.cache.keep(order)
+        return order
+
+
+def _begin_answers(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], group: int, max_new_tokens: int, device: torch.device
+) -> tuple[_GoingAnswers, Float[Tensor, "N V"]]:
+    """Run the prompts through the model once, and open `group` answers behind each. Returns them with the logits of their first
+    tokens."""
     ids, padding = left_pad(prompts, device, model.dtype)  # (P, L), (P, L)
     cache = KeyValues(ids.shape[1])
     where = positions_of(padding)  # (P, L)
     logits = model(
         input_ids=ids,
-        attention_mask=by_layer(causal_mask(padding), kinds),
+        attention_mask=by_layer(causal_mask(padding), kinds_of_layers(model.config)),
         position_ids=where,
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
-    ).logits[:, -1]
+    ).logits[:, -1]  # (P, V)
     cache.length = ids.shape[1]
 
-    rows = torch.arange(answers, device=device)  # (N,) answers that are not dropped
-    prompt_of = rows // seeds.shape[1]  # (N,)
-    capacity = cache.length + max_new_tokens
-    cache = cache.answers(seeds.shape[1], capacity)
+    rows = torch.arange(len(prompts) * group, device=device)  # (N,)
+    prompt_of = rows // group  # (N,)
     of_answers = padding.new_zeros(len(prompts), max_new_tokens)
-    mask = torch.cat([padding, of_answers], dim=1)[prompt_of, None, None]  # (N, 1, 1, L + T)
-    position = where[prompt_of, -1]  # (N,)
-    logits = logits[prompt_of]  # (N, V)
-    own = decoder_of(model, capacity) if own_layers else None
-    decode = own or partial(decode_by_transformers, model)
-    chance = torch.from_numpy(draw_uniforms(seeds.reshape(-1), max_new_tokens)).to(device)  # (N, T)
-    tokens = torch.zeros(answers, max_new_tokens, dtype=torch.int64, device=device)
-    logprobs = torch.zeros(answers, max_new_tokens, device=device)
-    done = torch.zeros(answers, dtype=torch.bool, device=device)
-
-    for step in range(max_new_tokens):
-        show_inside_phase(f"token {step + 1}/{max_new_tokens}")
-        token, logprob = _choose_tokens(logits, chance[rows, step], temperature, forbidden, ends, top_p)
-        tokens[rows, step] = token
-        logprobs[rows, step] = logprob
-        done |= torch.isin(token, stop)
-        finished = int(done.sum())
-        if finished == len(rows) or step == max_new_tokens - 1:
-            break
-        if finished >= COMPACTION * len(rows):
-            order = _closed_up(done)
-            rows = rows[order]
-            token = token[order]
-            position = position[order]
-            mask = mask[order]
-            done = done[order]
-            cache.keep(order)
-        position = position + ~done
-        masks = by_layer(mask[..., : cache.length + 1], kinds)
-        logits = decode(token, position, masks, cache)
-        cache.length += 1
-    return _collect_answers(tokens, logprobs, stop)
+    going = _GoingAnswers(
+        rows=rows,
+        position=where[prompt_of, -1],
+        mask=torch.cat([padding, of_answers], dim=1)[prompt_of, None, None],
+        done=torch.zeros(len(rows), dtype=torch.bool, device=device),
+        cache=cache.answers(group, cache.length + max_new_tokens),
+    )
+    return going, logits[prompt_of]
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:

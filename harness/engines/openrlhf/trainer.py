@@ -68,6 +68,27 @@ class MicroBatch(NamedTuple):
     packed: Packed | None = None
 
 
+class PaddedRows(NamedTuple):
+    """A micro-batch's rows as tensors. sequences: (B, L) ids, zeros behind shorter ones. inside: (B, L) 1 at ids, 0 behind them.
+    asked: (B, L - 1) whether the log-probability of the id at the next place is asked for."""
+
+    sequences: Int64[Tensor, "B L"]
+    inside: Int64[Tensor, "B L"]
+    asked: Bool[Tensor, "B M"]
+
+
+def _pad_rows(batch: MicroBatch, device: int) -> PaddedRows:
+    """Put a micro-batch's prompts and answers into one rectangle on the device."""
+    unpadded = [torch.tensor([*row.prompt, *row.answer.tolist()]) for row in batch.rows]
+    sequences = pad_sequence(unpadded, batch_first=True)
+    lengths = torch.tensor([row.length for row in batch.rows])
+    inside = torch.arange(sequences.shape[1]) < lengths[:, None]
+    asked = torch.zeros_like(inside[:, 1:])
+    for place, row in zip(asked, batch.rows, strict=True):
+        place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
+    return PaddedRows(sequences.to(device), inside.long().to(device), asked.to(device))
+
+
 class Split(NamedTuple):
     """Micro-batches by rank, equally many on each, and the indices of the rows in each."""
 
@@ -258,21 +279,13 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
         """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
-        device = torch.cuda.current_device()
         actor = self.actor
         head = self.head
         forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
         ends = None if raw else self.ends
-        unpadded = [torch.tensor([*row.prompt, *row.answer.tolist()]) for row in batch.rows]
-        sequences = pad_sequence(unpadded, batch_first=True)
-        lengths = torch.tensor([row.length for row in batch.rows])
-        inside = torch.arange(sequences.shape[1]) < lengths[:, None]
-        asked = torch.zeros_like(inside[:, 1:])
-        for place, row in zip(asked, batch.rows, strict=True):
-            place[len(row.prompt) - 1 : row.length - 1] = True if row.mask is None else torch.from_numpy(row.mask)
-        sequences = sequences.to(device)
-        asked = asked.to(device)
-        targets = sequences[:, 1:][asked]
+        padded = _pad_rows(batch, torch.cuda.current_device())
+        sequences, asked = padded.sequences, padded.asked
+        targets = sequences[:, 1:][asked]  # (N,)
         whole = head is None or not len(targets) or head.fits(sequences.numel())
         hidden: list[Tensor] = []
         hook = actor.model.module.base_model.register_forward_hook(
@@ -281,14 +294,14 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         # OpenRLHF's forward divides by its temperature
         output: dict[str, Tensor] = actor(
             sequences,
-            attention_mask=inside.long().to(device),
+            attention_mask=padded.inside,
             return_output=True,
             logits_to_keep=int(not whole),  # 0: of all positions
         )
         hook.remove()
         scores: Tensor
         if whole:
-            logits = output["logits"][:, :-1][asked]
+            logits = output["logits"][:, :-1][asked]  # (N, V)
             logits = logits * actor.temperature if raw else logits + forbidden
             scores = -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
             scores = merge_ends(scores, logits, targets, ends)

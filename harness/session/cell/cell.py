@@ -10,12 +10,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 
 from harness.engines.backend import Backend
 from harness.engines.catalogue import open_backend
-from harness.engines.protocol import Optimisation, PolicyEngine, Sampling
+from harness.engines.protocol import Optimisation, PolicyEngine, UpdateReport
 from harness.errors import HarnessError, VerificationError
 from harness.exchange.receiving import Received, Receiver
 from harness.experience.answers import Answer, Group, Prompt
@@ -26,6 +25,7 @@ from harness.learning.terms import Objective, Term, TermAnswer, with_step_weight
 from harness.phases import Interrupted, RunningPhase, announce_phase, log, stop_if_asked
 from harness.session.cell import resume_point, step_rows
 from harness.session.cell.carried import measure_price, said_of
+from harness.session.cell.curves import probe_policy
 from harness.session.cell.dynamic import places_to_replace, prompts_not_asked
 from harness.session.cell.evaluate import cost_rows, sample_rows
 from harness.session.cell.exchanges import CellExchange
@@ -42,12 +42,9 @@ from harness.session.cell.manifests import (
 )
 from harness.session.cell.questions import (
     as_asked,
-    curve_prompts,
-    curve_task,
     pool_entry,
     stop_strings,
     training_prompts,
-    truncate_at_stop,
     with_length,
 )
 from harness.session.policy import base_folder, with_template_date
@@ -56,7 +53,7 @@ from harness.store.manifest import CarriedPrice, Manifest, read_manifest, write_
 from harness.store.rows import CurveRow, SampleRow, StepRow, TaskRow, TermRow, TraceRow
 from harness.suite.cells import Cell
 from harness.suite.schema import Policy
-from harness.suite.seeds import derive_many, generator_of
+from harness.suite.seeds import generator_of
 from harness.verification.verifier import Verifier
 
 KL = Objective(form="kl", aggregation="token")
@@ -82,25 +79,9 @@ def run_cell(
     journal = Journal(folder)
     folders, options = _prepare_policies(cell, layout)
 
-    def open_learner(policy: Policy) -> Learner:
-        policy = with_template_date(policy, dates[policy.name])
-        with announce_phase(f"opening {policy.name}"):
-            engine = engines.open(policy, folders[policy.name])
-        regime = registry.build(cell.variant.regime, cell.variant.options)
-        regime.run_steps = cell.training.steps
-        clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
-        return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
-
-    def evaluate_learner(learner: Learner) -> list[SampleRow]:
-        stop_if_asked()
-        with learner.clock.phase("evaluate"):  # equal seeds in every regime: answers are paired
-            steps = cell.training.steps
-            seed = cell.seed
-            return sample_rows(learner.engine, cell.evaluation, learner.policy, steps, seed, verifier)
-
     are_one = cell.sharing.ends == "one_action"
     with open_backend(cell.engine, options, cell.training.temperature, ends_are_one=are_one) as engines:
-        learners = engines.each(open_learner, cell.group.policies)
+        learners = engines.each(partial(_open_learner, cell, engines, folders, dates), cell.group.policies)
         try:
             stored = read_journal(folder)
             manifest = _note_starts(manifest, learners)
@@ -113,11 +94,7 @@ def run_cell(
                 run = Run(cell, folder, engines, learners, journal, verifier, judge, attempt, observe, stopped)
                 run.to_the_end()
                 check_trained(folder)
-                evaluated = engines.each(evaluate_learner, learners)
-                for learner, rows in zip(learners, evaluated, strict=True):
-                    costs = cost_rows(attempt, learner.name, learner.clock, rows)
-                    journal.append([*rows, *costs])
-                journal.commit(cell.training.steps + 1)
+                run.evaluate_policies()
         except Exception:
             for learner in learners:  # costs and rows up to there
                 journal.append(cost_rows(attempt, learner.name, learner.clock))
@@ -144,6 +121,20 @@ def _prepare_policies(
         chosen = {**layout.get(name, {}), **cell.engine_options}
         options[name] = with_length(cell.engine, chosen, policy, folders[name], cell.evaluation, cell)
     return folders, options
+
+
+def _open_learner(
+    cell: Cell, engines: Backend, folders: Mapping[str, Path], dates: Mapping[str, str], policy: Policy
+) -> Learner:
+    """Open one policy's engine, and put its regime, clock and tokenizer beside it. folders: of base weights, by policy. dates: the
+    day that its chat template writes, by policy."""
+    policy = with_template_date(policy, dates[policy.name])
+    with announce_phase(f"opening {policy.name}"):
+        engine = engines.open(policy, folders[policy.name])
+    regime = registry.build(cell.variant.regime, cell.variant.options)
+    regime.run_steps = cell.training.steps
+    clock = Clock(partial(engines.cpu_seconds, policy.name), engine.gpus, policy.name)
+    return Learner(policy, engine, regime, cell.rollouts(policy), folders[policy.name], clock)
 
 
 def _note_starts(manifest: Manifest, learners: Sequence[Learner]) -> Manifest:
@@ -239,6 +230,22 @@ class Run:
             self._train_steps(phase)
             self._append_costs()
         resume_point.finish_checkpoint(folder, steps)
+
+    def evaluate_policies(self) -> None:
+        """Ask every policy the held-out questions, and commit the answers with what they cost."""
+        evaluated = self.engines.each(self._evaluate_policy, self.learners)
+        for learner, rows in zip(self.learners, evaluated, strict=True):
+            costs = cost_rows(self.attempt, learner.name, learner.clock, rows)
+            self.journal.append([*rows, *costs])
+        self.journal.commit(self.cell.training.steps + 1)
+
+    def _evaluate_policy(self, learner: Learner) -> list[SampleRow]:
+        """A policy's answers to the held-out questions. Seeds are equal in every regime, so that answers are paired."""
+        stop_if_asked()
+        cell = self.cell
+        with learner.clock.phase("evaluate"):
+            asked = learner.engine, cell.evaluation, learner.policy
+            return sample_rows(*asked, cell.training.steps, cell.seed, self.verifier)
 
     def _train_steps(self, training: RunningPhase) -> None:
         cell = self.cell
@@ -481,33 +488,16 @@ class Run:
         prompts = self._draw_prompts(step, learner)
         earlier = self._earlier_prompts(step, learner)
         training = self.cell.training
-        regime = learner.regime
         received = self._make_receiver().collect(learner, step, prompts, earlier, behind, own)
-        context = self._make_context(learner, step)
-        with learner.clock.phase("exchange"):
-            late = _empty_groups_of_late_answers(learner, step, earlier, received)
-            hints = regime.hints([*own, *late], received.inbox, context) if regime.hint_tokens else []
-        again = second_round(learner, self.cell, step, own, hints, self.judge)
-        self._count_invalid(again)
-        with learner.clock.phase("exchange"):
-            terms = regime.learn([*own, *late, *again], received.inbox, context)
-            terms = with_step_weights(terms, step, training.steps)
-            if received.leads:
-                terms = [read_behind_leads(term, received) for term in terms]
-        measure = is_due(training.measure_every, step)
-        wants_gradients = Need.GRADIENTS in regime.needs
+        again, terms = self._make_terms(learner, step, own, earlier, received)
         valid: list[tuple[Prompt, Answer]] = []
         for group in own:
             valid += [(group.prompt, answer) for answer in group.valid]
         if training.kl:
             terms = [*terms, self._penalty_term(learner, valid)]
-        optimisation = self._settings_of_updates(learner, measure or wants_gradients)
+        measure = is_due(training.measure_every, step)
         every_prompt = [*prompts, *earlier, *(group.prompt for group in again)]
-        with learner.clock.phase("train"):
-            report = learner.engine.update(every_prompt, terms, optimisation)
-        check_loss(learner.name, step, report.loss)
-        if wants_gradients:
-            regime.learnt(Measured(report.own_gradient_norm, report.peer_gradient_norm, report.own_peer_cosine))
+        report = self._update_policy(learner, step, every_prompt, terms, measure)
         step_rows.mark_used(received, terms, report.terms, again)
         kl_step, kl_base = self._measure_kl(learner, valid) if measure else (step_rows.NAN, step_rows.NAN)
         dropped = self._dropped.get(learner.name, ())
@@ -516,6 +506,41 @@ class Run:
         terms_of_step = step_rows.term_rows(learner.name, step, report)
         by_task = step_rows.task_rows(learner.name, step, own, others)
         return LearntStep(row, [*traces, *terms_of_step, *by_task])
+
+    def _make_terms(
+        self, learner: Learner, step: int, own: Sequence[Group], earlier: Sequence[Prompt], received: Received
+    ) -> tuple[list[Group], list[Term]]:
+        """Ask again with the regime's hints, and let it make terms of all answers; the groups of that second round, and the terms.
+
+        own: the learner's groups of the step. earlier: prompts of earlier steps, on which peers' answers may be late."""
+        regime = learner.regime
+        context = self._make_context(learner, step)
+        with learner.clock.phase("exchange"):
+            late = _empty_groups_of_late_answers(learner, step, earlier, received)
+            hints = regime.hints([*own, *late], received.inbox, context) if regime.hint_tokens else []
+        again = second_round(learner, self.cell, step, own, hints, self.judge)
+        self._count_invalid(again)
+        with learner.clock.phase("exchange"):
+            terms = regime.learn([*own, *late, *again], received.inbox, context)
+            terms = with_step_weights(terms, step, self.cell.training.steps)
+            if received.leads:
+                terms = [read_behind_leads(term, received) for term in terms]
+        return again, terms
+
+    def _update_policy(
+        self, learner: Learner, step: int, prompts: Sequence[Prompt], terms: Sequence[Term], measure: bool
+    ) -> UpdateReport:
+        """Update the policy by the step's terms, and tell the regime the gradients that it asked for. prompts: those of all terms.
+        measure: own and peer gradients apart. Raises CellError for a loss that is not finite."""
+        wants_gradients = Need.GRADIENTS in learner.regime.needs
+        optimisation = self._settings_of_updates(learner, measure or wants_gradients)
+        with learner.clock.phase("train"):
+            report = learner.engine.update(prompts, terms, optimisation)
+        check_loss(learner.name, step, report.loss)
+        if wants_gradients:
+            norms = report.own_gradient_norm, report.peer_gradient_norm
+            learner.regime.learnt(Measured(*norms, report.own_peer_cosine))
+        return report
 
     def _make_context(self, learner: Learner, step: int) -> Context:
         """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
@@ -571,8 +596,10 @@ class Run:
         return to_updated, to_base
 
     def _measure_curve(self, step: int) -> None:
+        """Ask every policy the curve's questions, and offer its weights where the suite keeps the best ones."""
         why = f"curve at step {step}"
-        probes = self.engines.each(lambda m: self._probe_policy(m, m.engine, why), self.learners)
+        probe = partial(probe_policy, self.cell, self.verifier)
+        probes = self.engines.each(lambda m: probe(m, m.engine, why), self.learners)
         for learner, probed in zip(self.learners, probes, strict=True):
             accuracy, answers = probed[""]
             row = CurveRow(policy=learner.name, step=step, metric="sampled", accuracy=accuracy, answers=answers)
@@ -580,41 +607,10 @@ class Run:
             if self.cell.keep == "best":
                 resume_point.offer_best_point(self.folder, step, learner, accuracy, self.best)
 
-    def _probe_policy(self, learner: Learner, engine: PolicyEngine, why: str) -> dict[str, tuple[float, int]]:
-        """One sample per prompt at temperature 1, with the same seeds everywhere: the share of right ones and the number of
-        answers, under the empty name of all and, in mixed training, under each task's name of its own."""
-        prompts = curve_prompts(self.cell, learner.policy)
-        of_policy = self.cell.seed, "curve", self.cell.group.name, learner.name
-        seeds = np.stack([derive_many(1, *of_policy, prompt.id) for prompt in prompts])
-        with announce_phase(f"{why}: {len(prompts)} questions"), learner.clock.phase("curve"):
-            sampling = Sampling(1.0, self.cell.training.max_new_tokens)
-            samples = [row[0] for row in engine.sample(prompts, seeds, sampling)]  # one to each prompt
-            strings = stop_strings(self.cell, learner.policy)
-            if strings:
-                samples = [truncate_at_stop(learner.codec, sample, strings)[0] for sample in samples]
-            judge = judge_of(curve_task(self.cell), self.verifier)
-            texts = [sample.text for sample in samples]
-            finished = [sample.finished for sample in samples]
-            said = verdicts_of_answers(judge, prompts, texts, finished)
-        rewards: dict[str, list[float]] = {"": []}
-        for prompt, verdict in zip(prompts, said, strict=True):
-            of_task = rewards.setdefault(prompt.task, [])
-            if not verdict.valid:
-                continue
-            rewards[""].append(verdict.reward)
-            if prompt.task:
-                of_task.append(verdict.reward)
-        probed: dict[str, tuple[float, int]] = {}
-        for name, own in rewards.items():
-            accuracy = float(np.mean(own)) if own else step_rows.NAN
-            probed[name] = accuracy, len(own)
-        return probed
-
     def _measure_strengths(self) -> dict[str, float]:
         """Measure the accuracy of each policy's start, by which the suite's direction tells strong from weak."""
-        probes = self.engines.each(
-            lambda m: self._probe_policy(m, self.references[m.name], "who is strong"), self.learners
-        )
+        probe = partial(probe_policy, self.cell, self.verifier)
+        probes = self.engines.each(lambda m: probe(m, self.references[m.name], "who is strong"), self.learners)
         return {m.name: probed[""][0] for m, probed in zip(self.learners, probes, strict=True)}
 
     def _count_invalid(self, groups: Sequence[Group]) -> None:

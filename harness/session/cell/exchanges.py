@@ -98,32 +98,49 @@ class CellExchange:
         has_drafts = Draft in kinds
         self._writer = ReplayWriter(folder / RECORDING, done if done else -1) if sharing.record and kinds else None
         self._senders = _senders_of_bad_peers(cell, learners, asks=has_drafts)
-        open_steps = sharing.max_staleness + 1
-        rollouts = self._most_rollouts(cell, learners)
-        quotas = Quotas.fitting(training.prompts, rollouts, training.max_new_tokens, open_steps)
-        # In lockstep everything has been sent before the first learner collects: to wait would only lose time.
-        has_deadline = sharing.defences.deadline or lockstep
-        absent = [author for author in self._replayed if author not in names]
-        line = partial(
-            Exchange,
-            [*names, *absent],
-            max_staleness=sharing.max_staleness,
-            quotas=quotas,
-            defences=sharing.defences.model_copy(update={"deadline": has_deadline}),
-            deadline=0.0 if lockstep else sharing.deadline_seconds,
-        )
+        open_line = partial(self._open_line, cell, learners, lockstep)
         joined = self._join_policies(cell, strengths)
         edges = joined if kinds else []
         record = self._writer.record if self._writer else None
-        self.exchange = line(edges, kinds=_kinds_that_arrive(kinds, learners), record=record)
+        self.exchange = open_line(edges, _kinds_that_arrive(kinds, learners), record)
         self.asks: Exchange | None = None
         if has_drafts:  # who listens to a peer asks it
             asked = [(reader, author) for author, reader in self.exchange.edges]
-            self.asks = line(asked, kinds=frozenset({Draft}))
+            self.asks = open_line(asked, frozenset({Draft}))
         # Steps back from which answers may still arrive
         self.memory = sharing.max_staleness
         if not sharing.defences.staleness:
             self.memory = max(sharing.max_staleness, _MEMORY_WITHOUT_LIMIT)
+
+    def _open_line(
+        self,
+        cell: Cell,
+        learners: Sequence[Learner],
+        lockstep: bool,
+        edges: Sequence[Edge],
+        kinds: frozenset[type[Record]],
+        record: Callable[[int, str, Sequence[bytes]], None] | None = None,
+    ) -> Exchange:
+        """Open a line between the cell's policies and replayed authors, with the cell's quotas, deadline and defences.
+
+        edges: who sends to whom. kinds: of the records that travel. record: is told all that is sent."""
+        sharing = cell.sharing
+        training = cell.training
+        open_steps = sharing.max_staleness + 1
+        rollouts = self._most_rollouts(cell, learners)
+        # In lockstep everything has been sent before the first learner collects: to wait would only lose time.
+        has_deadline = sharing.defences.deadline or lockstep
+        absent = [author for author in self._replayed if author not in self._names]
+        return Exchange(
+            [*self._names, *absent],
+            edges,
+            max_staleness=sharing.max_staleness,
+            quotas=Quotas.fitting(training.prompts, rollouts, training.max_new_tokens, open_steps),
+            defences=sharing.defences.model_copy(update={"deadline": has_deadline}),
+            deadline=0.0 if lockstep else sharing.deadline_seconds,
+            kinds=kinds,
+            record=record,
+        )
 
     def _join_policies(self, cell: Cell, strengths: Callable[[], Mapping[str, float]]) -> list[Edge]:
         """Return who sends to whom: live peers as the suite says, and each replayed author to all but itself."""
