@@ -144,6 +144,11 @@ def test_bundles_are_packed_closely():
     assert placed([Bundle(2)], free) == ({"a": Bundle(1, 99, 99), "b": Bundle(5, 99, 99)}, ("a",))
     assert placed([Bundle(2)] * 3, free) is not None
     assert placed([Bundle(2)] * 4, free) is None
+    larger = {"a": Bundle(4, 99, 99), "b": Bundle(6, 99, 99)}  # with the smaller ones first nothing holds the largest
+    assert placed([Bundle(3), Bundle(3), Bundle(4)], larger) == (
+        {"a": Bundle(0, 99, 99), "b": Bundle(0, 99, 99)},
+        ("b", "b", "a"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import msgspec
+import numpy as np
 import pytest
 
 from harness.bandit import run_bandit
@@ -46,6 +49,22 @@ def test_points_facts_and_file(suite, tmp_path):
     assert "NO " not in text
     assert "-- tiny" in text.replace("  ", " ")
     assert all(len(line) < 140 for line in text.splitlines())
+
+
+def test_the_second_moment_of_ratios_is_the_exact_one(suite, tmp_path):
+    """PRP's ratio of a peer's answer is p / q; it learns from the draws whose rewards are not all alike."""
+    (prp,) = [point for point in run_bandit(suite(SUITE), tmp_path).points if point.regime == "prp"]
+    odds = np.exp([[0.5, 0.0, -1.0], [0.0, 0.2, 1.0]])
+    p, q = odds / odds.sum(axis=1, keepdims=True)
+    squared = mass = 0.0
+    for own in product(range(3), repeat=2):
+        for peers in product(range(3), repeat=2):
+            if len({answer == 2 for answer in (*own, *peers)}) == 1:
+                continue
+            probability = p[list(own)].prod() * q[list(peers)].prod()
+            squared += probability * float(((p / q)[list(peers)] ** 2).mean())
+            mass += probability
+    assert prp.weight_second_moment == pytest.approx(squared / mass, rel=1e-9)
 
 
 def test_an_answer_without_a_gradient_is_no_support(suite, tmp_path):

@@ -69,6 +69,8 @@ def test_it_is_a_script_that_shells_and_checkers_take(tmp_path, suite, asked):
     subprocess.run(["bash", "-n"], input=made.script, text=True, check=True)
     if shutil.which("shellcheck"):
         subprocess.run(["shellcheck", "--severity=warning", "-"], input=made.script, text=True, check=True)
+    made.write()
+    assert os.access(made.file, os.X_OK)
 
 
 def test_what_it_asks_for(tmp_path):
