@@ -208,6 +208,26 @@ def test_what_is_no_benchmark_or_only_a_part_of_one_is_none(tasks: tuple[str, ..
     assert not list(tmp_path.glob("cards/*/*/.eval_results"))
 
 
+def test_questions_that_are_not_the_published_ones_are_no_benchmark(tmp_path: Path) -> None:
+    """The set has a benchmark's name, and other bytes."""
+    folder = write(tmp_path / "results", "s", ("gsm8k",))
+    for file in folder.glob("*/[!b]*/manifest.json"):
+        other = Identity(evaluation={"gsm8k": "0" * 64})
+        write_manifest(file.parent, msgspec.structs.replace(read_manifest(file.parent), identity=other))
+    with ingested(folder) as snapshot:
+        assert write_cards(snapshot, folder, "s", tmp_path / "cards") == 24
+    assert not list(tmp_path.glob("cards/*/*/.eval_results"))
+
+
+def test_a_cell_that_has_not_finished_has_no_card(tmp_path: Path) -> None:
+    folder = write(tmp_path / "results", "s", ("micro",))
+    cell = next(file.parent for file in folder.glob("*/[!b]*/manifest.json"))
+    write_manifest(cell, msgspec.structs.replace(read_manifest(cell), state="failed", reason="the disk is full"))
+    with ingested(folder) as snapshot:
+        assert write_cards(snapshot, folder, "s", tmp_path / "cards") == 22
+    assert not list(tmp_path.glob(f"cards/{cell.name}*"))
+
+
 NAMES = {
     "group": "x/../../../../escaped",
     "regime": "..\\escaped",
