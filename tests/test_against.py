@@ -12,6 +12,7 @@ from synthetic_results import write_rows
 
 from harness.cli.tables import table_against_paper
 from harness.errors import UsageError
+from harness.published import load_publication, publication_names
 from harness.store.ingest import ingest_journals
 from harness.store.manifest import PolicyEntry, SuiteFile, write_suite
 from harness.store.read import Snapshot
@@ -61,6 +62,19 @@ def test_shares_and_percents_of_papers_are_percent_on_the_page() -> None:
     rows = list_published()
     assert rows["paper"].nunique() > 1
     assert rows[["accuracy", "baseline"]].stack().between(1, 100).all()
+
+
+@pytest.mark.parametrize("paper", publication_names())
+def test_a_row_of_a_pair_stands_beside_that_pair_alone(paper: str) -> None:
+    publication = load_publication(paper)
+    for row in publication.rows:
+        if not row.peer or row.method in ("grpo", "gspo"):
+            continue
+        kept = publication.beside(row.policy, [row.peer], row.method, row.method)
+        assert kept is not None
+        assert kept.peer in ("", row.peer)
+        with_another = publication.beside(row.policy, ["nobody/another-model"], row.method, row.method)
+        assert with_another is None or not with_another.peer
 
 
 def test_other_metrics_are_marked_and_only_what_was_trained_alike_stands_beside_a_paper(results: Path) -> None:
