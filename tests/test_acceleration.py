@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.statistics.acceleration import fit_acceleration, fit_baseline
+from harness.statistics.acceleration import fit_acceleration, fit_baseline, jackknife_error
 
 STEPS = np.linspace(0, 100, 11)
 RATE, MIDDLE = 0.09, 30.0
@@ -87,3 +87,18 @@ def test_errors_are_never_below_those_of_least_squares():
     assert fitted.kappa_error == fitted.least_kappa_error > 0.005
     assert fitted.delta_error == fitted.least_delta_error > 0.001
     assert np.log(fitted.kappa_high / fitted.kappa) == pytest.approx(2.776 * fitted.kappa_error, rel=1e-3)
+
+
+def test_the_jackknife_of_a_mean_is_its_standard_error():
+    values = np.array([0.31, 0.35, 0.29, 0.44, 0.38])
+    without_each = np.array([np.delete(values, i).mean() for i in range(5)])
+    assert jackknife_error(without_each) == pytest.approx(values.std(ddof=1) / np.sqrt(5), rel=1e-12)
+
+
+def test_the_interval_is_as_wide_as_seeds_differ():
+    """Paces of their own by seed: what the interval is made of is the jackknife's error."""
+    paces = np.array([1.0, 1.1, 1.2, 1.3, 1.4])
+    regime = np.stack([curve(pace * STEPS)[seed] for seed, pace in enumerate(paces)])
+    fitted = fit_acceleration(STEPS, curve(STEPS), regime)
+    assert fitted.kappa_error == jackknife_error(np.log(fitted.paces))
+    assert fitted.kappa_error > fitted.least_kappa_error

@@ -86,6 +86,14 @@ def test_rewind_drops_later_steps_and_keeps_costs(tmp_path: Path, compacted: boo
     assert {name: table.num_rows for name, table in read_journal(tmp_path).tables.items()} == {"costs": 4}
 
 
+def test_rewind_drops_later_steps_that_no_commit_has_written(tmp_path: Path) -> None:
+    writer = filled(tmp_path)
+    writer.append(step(number) for number in (13, 14, 15))
+    writer.rewind(14)
+    writer.commit(14)
+    assert steps_in(tmp_path) == list(range(1, 15))
+
+
 def test_a_crash_inside_compacting_leaves_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = filled(tmp_path)
     monkeypatch.setattr(Journal, "_remove_leftovers", lambda self: None)  # killed between the rename and the clean-up
