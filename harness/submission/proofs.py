@@ -292,12 +292,12 @@ def check_suite(submission: SubmittedBundle) -> str:
     names = [variant.name for variant in theirs.regimes]
     untuned = [variant for variant in theirs.regimes if tuned_from(variant.name, names) is None]
     ours = fill_in_options(load_suite(submission.suite), place)
-    as_written = _comparable_suite(theirs.model_copy(update={"regimes": untuned}))
-    submission.require_same(as_written, _comparable_suite(ours), f"{place}: altered: config", "the shipped suite has")
+    as_written = comparable_suite(theirs.model_copy(update={"regimes": untuned}))
+    submission.require_same(as_written, comparable_suite(ours), f"{place}: altered: config", "the shipped suite has")
     return f"{submission.suite}, as it is shipped"
 
 
-def _comparable_suite(suite: Suite) -> Any:
+def comparable_suite(suite: Suite) -> Any:
     """Return the suite without what differs between machines: numerics, paths and revisions of models."""
     written = suite.model_dump(mode="json")
     written["engine_options"].pop("numerics", None)

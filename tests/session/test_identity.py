@@ -72,6 +72,17 @@ def keys(file: Path, tmp_path: Path, *overrides: str) -> list[str]:
     return [c.key for c in prepared.cells] + [b.key for b in prepared.bases]
 
 
+def test_fast_numerics_leave_no_word_and_portable_ones_another_key(suite: Path, tmp_path: Path) -> None:
+    """Cells that ran before there was a choice keep their keys, and stay apart from portable ones."""
+    for numerics in ("fast", "portable"):
+        (cell, *_) = prepare_named(
+            str(suite), tmp_path / "results", overrides=[f"engine_options.numerics={numerics}"]
+        ).cells
+        assert cell.config()["engine_options"].get("numerics") == (None if numerics == "fast" else numerics)
+    fast, portable = (keys(suite, tmp_path, f"engine_options.numerics={one}") for one in ("fast", "portable"))
+    assert not set(fast) & set(portable)
+
+
 def test_one_byte_of_a_model_folder(suite: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_SETTLED_NS", -1_000_000_000)  # what was read is remembered at once
     before = keys(suite, tmp_path)
