@@ -18,6 +18,7 @@ from harness.allocation.inventory import (
 )
 from harness.allocation.inventory import place_bundles as placed
 from harness.errors import UsageError
+from harness.limits import count_cores
 
 GB = 10**9
 
@@ -101,6 +102,19 @@ def test_a_control_group_s_limits_are_the_machine_s(tmp_path, monkeypatch):
     monkeypatch.setattr("harness.limits.GROUPS", tmp_path)
     monkeypatch.setattr("harness.limits.GROUP", tmp_path / "own")
     assert (inventory_of_machine().nodes[0].cores, inventory_of_machine().nodes[0].memory) == (1, 3000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"), [("150000 100000", 2), ("100000 100000", 1), ("900000 100000", 4), ("max 100000", 4)]
+)
+def test_part_of_a_core_counts_as_one(limit, cores, tmp_path, monkeypatch):
+    (tmp_path / "own").write_text("0::/job\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "cpu.max").write_text(f"{limit}\n")
+    monkeypatch.setattr("harness.limits.GROUPS", tmp_path)
+    monkeypatch.setattr("harness.limits.GROUP", tmp_path / "own")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3})
+    assert count_cores() == cores
 
 
 def test_parts_of_a_gpu_are_devices(nvidia_smi, monkeypatch):
