@@ -12,7 +12,7 @@ from rich.text import Text
 
 from harness.errors import UsageError
 from harness.statistics.claims import INTERIM
-from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.statistics.comparison import ALPHA, DIFFERS_POLICIES, EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
 from harness.store.by_task import TaskHelp, TaskReward
 from harness.store.checkpoint_choice import CheckpointRow
 from harness.store.claims import ClaimAnswer
@@ -38,8 +38,9 @@ _COLOURS = {GAINS: "green", LOSES: "red"}
 MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
 SELECT group_name, task, metric, accuracy FROM cells JOIN scores USING (suite, cell) WHERE suite = 'evaluations'"""
 CLAIMS_NOTE = (
-    "95 % intervals over seeds. p: two-sided, corrected by Holm's method among these claims alone. Seeds count in the suite's "
-    f"order; before all are there a claim is answered only where p is at most {INTERIM:g} of one look."
+    "95 % intervals over seeds, not corrected. p: two-sided, corrected by Holm's method among these claims alone; at most "
+    f"{ALPHA:g} answers a claim. Seeds count in the suite's order; before all are there p is {ALPHA / INTERIM:g} times that of one "
+    "look."
 )
 CHECKPOINTS_NOTE = (
     "All other tables report the last checkpoint. best on validation: chosen by the rewards of training. flattered: by how much "
