@@ -62,7 +62,7 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
         # A pretrained model lacks the form only: short steps and a box, both groups alike.
         "format": Mixture(weak_cot=1.0, strong_cot=1.0, hinted=0.25, drill=0.0),
         "matched": _MATCHED,
-        # The dial of suites/disagreement.yaml.
+        # The dial between the two (docs/micro.md).
         **{f"between-{n}": mix_between(_TRAP, _MATCHED, n / 100) for n in (25, 50, 75)},
     }
 )
