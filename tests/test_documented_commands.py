@@ -155,3 +155,7 @@ def test_a_page_names_its_purpose_in_its_first_line(page: Path) -> None:
     assert re.fullmatch(r"# [^\n]+", title)
     assert re.match(r"[A-Z`*][^|]*?\.(\s|$)", first.replace("\n", " ")), first
     assert not first.startswith(("    ", "#", "|", "- ", "!"))
+
+
+def test_the_readme_is_read_in_a_few_minutes() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 1300

@@ -337,11 +337,11 @@ def ends(store: Store, suite: str, group: str) -> str:
     return _table([HEADS[i] for i in kept], [[line[i] or "–" for i in kept] for line in shown])
 
 
-def clocks(store: Store, suite: str, group: str) -> str:
-    """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short."""
+def clocks(store: Store, suite: str, group: str, *left_out: str) -> str:
+    """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short. left_out: lines that are not shown."""
     lines = []
     for row in choose_rows(store.rows(suite)):
-        if row.group == group:
+        if row.group == group and row.regime not in left_out:
             line = make_pace_line(row)
             if line.gain != "–" or line.kappa != "–":
                 lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost, str(row.seeds)])
