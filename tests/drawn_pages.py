@@ -34,15 +34,15 @@ def draw(results: str, slug: str, suite: str) -> None:
 
 
 def page(results: Path, slug: str, suite: str = SUITE, state: dict[str, str] | None = None, **query: str) -> AppTest:
-    return ran(AppTest.from_function(draw, args=(str(results), slug, suite), default_timeout=60), state, query)
+    return run_app(AppTest.from_function(draw, args=(str(results), slug, suite), default_timeout=60), state, query)
 
 
 def app_on(results: Path, monkeypatch: pytest.MonkeyPatch, **query: str) -> AppTest:
     monkeypatch.setenv(RESULTS_VARIABLE, str(results))
-    return ran(AppTest.from_file(APP, default_timeout=60), None, query)
+    return run_app(AppTest.from_file(APP, default_timeout=60), None, query)
 
 
-def ran(app: AppTest, state: dict[str, str] | None, query: dict[str, str]) -> AppTest:
+def run_app(app: AppTest, state: dict[str, str] | None, query: dict[str, str]) -> AppTest:
     for name, value in query.items():
         app.query_params[name] = value
     for name, value in (state or {}).items():
@@ -52,13 +52,13 @@ def ran(app: AppTest, state: dict[str, str] | None, query: dict[str, str]) -> Ap
     return app
 
 
-def said(app: AppTest) -> str:
-    return unlinked(
+def text_of_page(app: AppTest) -> str:
+    return without_links(
         "\n".join(e.value for kind in ("markdown", "info", "caption", "warning") for e in getattr(app, kind))
     )
 
 
-def unlinked(markdown: str) -> str:
+def without_links(markdown: str) -> str:
     """The text with regimes' names in the place of links to their pages."""
     return re.sub(r"(?<!\\)\[((?:[^\]\\]|\\.)*)\]\(regimes\?name=[^)]*\)", r"\1", markdown)
 
@@ -67,7 +67,7 @@ def html_of(app: AppTest) -> str:
     return "\n".join(e.proto.body for e in app.get("html"))
 
 
-def reported(results: Path, place: Path, suite: str | None = None) -> str:
+def write_report(results: Path, place: Path, suite: str | None = None) -> str:
     export_report(results, place / "r.html", suite)
     return (place / "r.html").read_text()
 

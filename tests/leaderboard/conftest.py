@@ -11,7 +11,7 @@ from drawn_stores import write_several, write_stores
 
 
 @pytest.fixture(scope="module", autouse=True)
-def scanned() -> Iterator[None]:
+def scan_components_once() -> Iterator[None]:
     """Every AppTest looks for components in the metadata of all packages."""
     from streamlit.components.v2 import manifest_scanner
 

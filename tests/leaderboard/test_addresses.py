@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -22,7 +23,7 @@ from harness.store.rows import SampleRow, StepRow
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 import streamlit as st
-from drawn_pages import SLUGS, SUITE, app_on, html_of, page, said, unlinked
+from drawn_pages import SLUGS, SUITE, app_on, html_of, page, text_of_page, without_links
 from drawn_stores import DUO, EVIL
 
 from leaderboard.data import open_store
@@ -45,19 +46,21 @@ def test_every_page_draws_with_any_store(stores: dict[str, Path], name: str, slu
         assert drawn or 'class="forest"' in html_of(app), "a figure"
         assert app.get("popover"), "a download menu"
     if slug in ("stability", "curves") and name == "large":
-        assert SPREAD in said(app).replace("\\", ""), "14: bars unlabelled where the same marks mean 95 % elsewhere"
+        assert SPREAD in text_of_page(app).replace("\\", ""), (
+            "14: bars unlabelled where the same marks mean 95 % elsewhere"
+        )
 
 
 def test_the_app_starts_and_its_address_says_what_is_shown(
     stores: dict[str, Path], several: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given: list[list[object]] = []
+    given: list[list[Any]] = []
     navigation = st.navigation
     monkeypatch.setattr(st, "navigation", lambda pages: (given.append(pages), navigation(pages))[1])
     app = app_on(stores["empty"], monkeypatch)
-    assert "There are no results yet" in said(app)
+    assert "There are no results yet" in text_of_page(app)
     assert app.code[0].value == f"harness run quickstart --results {stores['empty']}", "where this page looks"
-    addresses = [page.url_path for page in given[0]]  # type: ignore[attr-defined]
+    addresses = [page.url_path for page in given[0]]
     assert addresses == ["", *SLUGS[1:], SLUGS[0]], "the first page has its own address too"
     app = app_on(several, monkeypatch)
     assert app.title[0].value == "Which regime?"
@@ -71,9 +74,9 @@ def test_the_app_starts_and_its_address_says_what_is_shown(
         assert app.selectbox(key="suite").value == suite
         assert [c.value for c in app.sidebar.caption if c.value.startswith("Cells")] == [words]
     app = app_on(several, monkeypatch, suite="ninth <b>")
-    assert "There is no suite “ninth \\<b\\>” here. Shown is" in said(app)
+    assert "There is no suite “ninth \\<b\\>” here. Shown is" in text_of_page(app)
     app.selectbox(key="suite").set_value("second").run()
-    assert "There is no suite" not in said(app)
+    assert "There is no suite" not in text_of_page(app)
 
 
 def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +92,7 @@ def test_an_address_without_the_mark_finds_reference_results(tmp_path: Path, mon
     ingest_journals(tmp_path)
     app = app_on(tmp_path, monkeypatch, suite="theirs")
     assert app.selectbox(key="suite").value == "theirs@reference"
-    assert "There is no suite" not in said(app)
+    assert "There is no suite" not in text_of_page(app)
 
 
 def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +104,7 @@ def test_an_engine_in_the_address_leaves_its_suites_alone(tmp_path: Path, monkey
     app = app_on(tmp_path, monkeypatch, engine="openrlhf", suite="here")
     assert app.selectbox(key="suite").options == ["there"]
     assert "there" in app.query_params["suite"]
-    assert "There is no suite" not in said(app), "it is another engine's"
+    assert "There is no suite" not in text_of_page(app), "it is another engine's"
     app.selectbox(key="engine").set_value("all").run()
     assert sorted(app.selectbox(key="suite").options) == ["here", "there"]
 
@@ -149,7 +152,7 @@ def test_a_name_in_a_sentence_leads_to_its_page_where_it_stands_alone() -> None:
         r"\[[sgt](regimes?name=sgt)\]"
     )
     assert text.startswith(shown)
-    assert unlinked(text) == escape_markdown("sgt-wide (sgt) beats sgtx, x-sgt and sgt-y; [sgt](http://evil)")
+    assert without_links(text) == escape_markdown("sgt-wide (sgt) beats sgtx, x-sgt and sgt-y; [sgt](http://evil)")
 
 
 KEPT = {"ranking": ("sort", "cheapest first", "cost"), "answers": ("show", "lost by sharing", "lost"),
@@ -224,7 +227,7 @@ def test_hostile_texts_are_shown_as_text(stores: dict[str, Path], slug: str, par
     app = page(stores["evil"], slug, part=part, regime="prp")
     bodies = [str(e.value if hasattr(e, "value") else e.proto.body) for e in app.get("html")]
     assert any("&lt;script&gt;" in body for body in bodies) == bool(part)
-    for text in [*bodies, said(app)]:
+    for text in [*bodies, text_of_page(app)]:
         assert not [evil for evil in ("<script>", "<b>bold", "\x1b", "\u202e") if evil in text]
 
 

@@ -18,7 +18,7 @@ from harness.submission.bundle import choose_readable
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 
-from drawn_pages import SUITE, html_of, page, said
+from drawn_pages import SUITE, html_of, page, text_of_page
 from drawn_stores import DUO
 
 from leaderboard.views import answers
@@ -41,22 +41,25 @@ def test_of_results_that_kept_some_answers_in_words_those_are_shown_first(
         write_columns(file.parent, name, table)
     ingest_journals(tmp_path)
     app = page(tmp_path, "answers", "few")
-    assert "the answers to 5 questions were kept in words" in said(app)
+    assert "the answers to 5 questions were kept in words" in text_of_page(app)
     html = html_of(app)
     assert "so it is \\boxed{" in html
     assert "not kept" not in html
     app = page(tmp_path, "answers", "few", show="all")
     assert "text not kept with these results" in html_of(app)
     app = page(tmp_path, "answers", "none")
-    assert "The answers' texts were not kept with these results; those of [few](answers?suite=few) were." in said(app)
+    assert (
+        "The answers' texts were not kept with these results; those of [few](answers?suite=few) were."
+        in text_of_page(app)
+    )
 
 
 def test_questions_are_counted_once_with_one_measure_of_chance(stores: dict[str, Path]) -> None:
     """17: a sign test stood beside the interval. Ten questions, each asked of two policies in four groups, twice: not 80 or 160."""
     app = page(stores["large"], "head-to-head", a="sgt", b="independent")
-    assert "Of 10 questions, each asked of 8 policies \\(80 comparisons\\), it does better on" in said(app)
+    assert "Of 10 questions, each asked of 8 policies \\(80 comparisons\\), it does better on" in text_of_page(app)
     assert not [c for frame in app.dataframe for c in frame.value.columns if "test" in c]
-    assert "by however little" in said(app)
+    assert "by however little" in text_of_page(app)
 
 
 def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +79,7 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], m
     assert gained
     for show, expected in ((SOLVED, gained), (LOST, lost)):
         app = page(stores["large"], "answers", **place, show=show)
-        assert f"{len({q[:2] for q in expected})} of 20 questions" in said(app)
+        assert f"{len({q[:2] for q in expected})} of 20 questions" in text_of_page(app)
         views = [str(e.proto.body) for e in app.get("html")]
         assert len(views) == min(5, len({q[:2] for q in expected}))
         for view in views:
@@ -85,9 +88,9 @@ def test_answers_under_two_regimes_stand_side_by_side(stores: dict[str, Path], m
             assert marks[0] in left
             assert marks[1] in ours
             assert "so it is \\boxed{" in ours
-    assert "The download" not in said(app)
+    assert "The download" not in text_of_page(app)
     monkeypatch.setattr(answers, "_DOWNLOAD", 15)
-    assert "The download has the first 15 questions." in said(page(stores["large"], "answers", **place))
+    assert "The download has the first 15 questions." in text_of_page(page(stores["large"], "answers", **place))
 
 
 def test_answers_open_on_a_regime_that_shares(tmp_path: Path) -> None:

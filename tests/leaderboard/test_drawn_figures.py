@@ -19,7 +19,7 @@ from harness.store.table import show_rows
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 
-from drawn_pages import SUITE, forest_of, html_of, page, said
+from drawn_pages import SUITE, forest_of, html_of, page, text_of_page
 from drawn_stores import EVIL
 
 from leaderboard import charts
@@ -57,7 +57,7 @@ def test_bars_over_steps_are_95_percent_intervals_over_seeds() -> None:
     assert row.low == row.y == row.high == 2.0
 
 
-def styled(element: ElementTree.Element | None) -> dict[str, str]:
+def style_of(element: ElementTree.Element | None) -> dict[str, str]:
     assert element is not None
     return dict(part.split(":") for part in element.attrib["style"].split(";"))
 
@@ -74,7 +74,7 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
     *drawn, axis = figure.findall("table/tbody/tr")
     marks = axis.findall("td/small")
     least, most = ((100 * f(float(m.text.replace("\u2212", "-")) for m in marks if m.text)) for f in (min, max))
-    ends = [float(styled(mark)["left"].rstrip("%")) for mark in (marks[0], marks[-1])]
+    ends = [float(style_of(mark)["left"].rstrip("%")) for mark in (marks[0], marks[-1])]
 
     def at(value: float) -> float:
         """Where the labels of the axis say that a share stands."""
@@ -88,12 +88,12 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
         bar, mark = (tr.find(f"td/{tag}") for tag in "ib")
         judged = row.gain_interval if row.verdict == EQUIVALENT else row.gain_corrected_interval or row.gain_interval
         value, interval = (row.gain or 0.0, judged or (0.0, 0.0)) if measure == "gain" else (row.accuracy, row.interval)
-        low, wide = (float(styled(bar)[side].rstrip("%")) for side in ("left", "width"))
-        shown = (low, low + wide, float(styled(mark)["left"].rstrip("%")))
+        low, wide = (float(style_of(bar)[side].rstrip("%")) for side in ("left", "width"))
+        shown = (low, low + wide, float(style_of(mark)["left"].rstrip("%")))
         assert shown == pytest.approx((at(interval[0]), at(interval[1]), at(value)), abs=0.3)
         assert mark is not None
         assert mark.text == charts.SIGNS[row.verdict]
-        assert styled(tr.find("td"))["--c"] == charts.COLOURS[row.verdict]
+        assert style_of(tr.find("td"))["--c"] == charts.COLOURS[row.verdict]
         words = verdict_mark(row.verdict, 0.02)
         spent = f"{row.rollouts:,.0f} rollouts, {row.cpu_seconds:,.0f} CPU-s"
         assert tr.attrib["title"] == f"{words}; {spent}"
@@ -103,9 +103,9 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
             tr.findall("td")[1].text
             == unit.with_interval(value, interval if row.verdict != "baseline" or measure == "accuracy" else None) + " "
         )
-    assert float(styled(figure.find("table"))["--zero"].rstrip("%")) == pytest.approx(
+    assert float(style_of(figure.find("table"))["--zero"].rstrip("%")) == pytest.approx(
         at(0) if measure == "gain" else -9, abs=0.3
     )
-    caption = said(app).replace("\\", "")
+    caption = text_of_page(app).replace("\\", "")
     assert INTERVALS in caption
     assert charts.LEGEND in caption

@@ -20,7 +20,7 @@ from harness.store.statistic import POINTS
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 
-from drawn_pages import SUITE, page, said
+from drawn_pages import SUITE, page, text_of_page
 
 from leaderboard.data import open_store
 from leaderboard.views import exchange, stability
@@ -112,9 +112,11 @@ def test_what_a_page_lacks_is_said_truly(tmp_path: Path) -> None:
     (picture,) = app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")
     told = json.loads(picture.proto.spec)["description"]
     assert [word in told for word in ("10 received, 5 used", "\nnothing received", "nan")] == [True, True, False]
-    assert "No policy has both" in said(page(tmp_path, "stability", "hand", x="entropy", y="kl-base"))
+    assert "No policy has both" in text_of_page(page(tmp_path, "stability", "hand", x="entropy", y="kl-base"))
     assert page(tmp_path, "curves", "hand").code[0].value == "harness status hand", "its cells have run"
-    assert "Nothing to draw" in said(page(tmp_path, "ranking", "apart")), "no regime beside a baseline: no empty axis"
+    assert "Nothing to draw" in text_of_page(page(tmp_path, "ranking", "apart")), (
+        "no regime beside a baseline: no empty axis"
+    )
     app = page(tmp_path, "ranking", "apart")
     app.multiselect(key="group").select("g3").run()
-    assert "choose its policy" in said(app)
+    assert "choose its policy" in text_of_page(app)

@@ -29,7 +29,7 @@ from harness.store.tuning import write_tuning
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
-from drawn_pages import app_on, html_of, html_tables, page, reported, said
+from drawn_pages import app_on, html_of, html_tables, page, text_of_page, write_report
 from drawn_stores import DUO
 from streamlit.testing.v1 import AppTest
 
@@ -47,7 +47,7 @@ def test_the_first_screen_links_every_suite_and_the_report_says_what_each_gave(
         f'<a href="ranking?suite={name}" target="_self">{name}</a>' in shown for name in ("first", "second", "third")
     )
     assert "not corrected for the choice" in BEST
-    text = reported(several, tmp_path)
+    text = write_report(several, tmp_path)
     links = re.findall('<a href="#(.*?)"', text)
     assert len(links) == 3
     assert all(text.count(f'<h2 id="{link}">') == 1 for link in links)
@@ -81,7 +81,7 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
 ) -> None:
     """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a setting."""
     app = app_on(settings, monkeypatch)
-    answer = said(app).replace("\\", "")
+    answer = text_of_page(app).replace("\\", "")
     assert answer.startswith("**It depends on the pair and the settings.**")
     assert "Where each policy was taught what the other lacks," in answer
     assert "On tiny models with the statistics of real pairs, sgt gains (published)" in answer
@@ -99,7 +99,7 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     app.get("button_group")[0].set_value("all").run()
     assert any(row[0].startswith("hacpo-wide") for row in by_kind(app)[KINDS["alike"]])
     app.selectbox(key="by").set_value("gain on qwen × gpt2, alike").run()
-    gains = [float(re.search(r"[+−][\d.]+", row[3])[0].replace("−", "-")) for row in by_kind(app)[KINDS["alike"]][1:]]  # type: ignore[index]
+    gains = [float(re.findall(r"[+−][\d.]+", row[3])[0].replace("−", "-")) for row in by_kind(app)[KINDS["alike"]][1:]]
     assert gains == sorted(gains, reverse=True)
 
 
@@ -149,7 +149,7 @@ ASKED = {
 }
 
 
-def read(text: str) -> dict[str, str]:
+def read_answers(text: str) -> dict[str, str]:
     matches = {question: re.search(pattern, text) for question, pattern in ASKED.items()}
     lacking = [question for question, match in matches.items() if match is None]
     assert not lacking, lacking
@@ -195,9 +195,9 @@ def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
     rates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_on(rates, monkeypatch)
-    text = said(app).replace("\\", "")
+    text = text_of_page(app).replace("\\", "")
     first = text.partition("\n")[0]
-    facts = read(text)
+    facts = read_answers(text)
     assert all(re.search(pattern, first) for question, pattern in ASKED.items() if "help" not in question)
     heads, *rows = by_kind(app)[KINDS["alike"]]
     row = next(row for row in rows if row[0].startswith(facts["which regime"]))
@@ -210,7 +210,7 @@ def test_a_newcomer_reads_a_pair_at_both_learning_rates_from_the_first_sentence(
         match = re.search(pattern, text)
         assert match
         with pytest.raises(AssertionError):
-            read(re.sub(pattern, "", text))
+            read_answers(re.sub(pattern, "", text))
 
 
 def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_view(rates: Path) -> None:
@@ -315,19 +315,19 @@ def test_the_first_screen_says_where_a_gain_is_of_one_base_checkpoint_alone(
             next(r for r in show_rows(snapshot, suite) if (r.regime, r.policy, r.metric) == ("sgt", "*", "avg@2"))
             for suite in ("quick", "fresh")
         )
-    text = said(app_on(tmp_path, monkeypatch)).replace("\\", "")
+    text = text_of_page(app_on(tmp_path, monkeypatch)).replace("\\", "")
     assert f"sgt gains {POINTS.with_interval(quick.gain, quick.gain_interval)} points on llama × qwen in quick" in text
     assert (
         "all seeds start from one base checkpoint a family. Over 4 base checkpoints a family, in fresh, it is" in text
     )
     assert f"it is {POINTS.with_interval(fresh.gain, fresh.gain_interval)}: no gain is shown there." in text
-    assert "base checkpoint" not in said(app_on(settings, monkeypatch)), "nothing differs"
+    assert "base checkpoint" not in text_of_page(app_on(settings, monkeypatch)), "nothing differs"
 
 
 def test_the_first_screens_sentences_have_the_margin_that_was_chosen(
     settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = re.findall(r"in (\d+) of \d+ comparisons", said(app_on(settings, monkeypatch, margin="100")))
+    counts = re.findall(r"in (\d+) of \d+ comparisons", text_of_page(app_on(settings, monkeypatch, margin="100")))
     assert len(counts) == 2
     assert "0" not in counts, "within 100 points nothing has an effect but what is shown to"
 
@@ -339,8 +339,8 @@ def test_variants_under_names_of_their_own_are_on_the_first_screen(
     write_results(tmp_path, "named", DUO, named, (1, 2), steps=1, questions=4, preset="matched")
     ingest_journals(tmp_path)
     app = app_on(tmp_path, monkeypatch)
-    assert "No suite compares regimes with their defaults" in said(app)
-    assert "shown to gain" not in said(app), "nothing was compared with its defaults"
+    assert "No suite compares regimes with their defaults" in text_of_page(app)
+    assert "shown to gain" not in text_of_page(app), "nothing was compared with its defaults"
     app.get("button_group")[0].set_value("all").run()
     assert [row[0] for row in by_kind(app)[KINDS["alike"]][1:]] == ["sgt-a"]
 
@@ -377,7 +377,7 @@ def test_what_was_claimed_before_the_runs_is_answered_on_the_first_screen_and_by
     write_paced(tmp_path / "without", lines, noise=0.004)
     for results in (tmp_path / "with", tmp_path / "without"):
         ingest_journals(results)
-    first = said(page(tmp_path / "with", "standing", "paced")).replace("\\", "")
+    first = text_of_page(page(tmp_path / "with", "standing", "paced")).replace("\\", "")
     assert (
         "Claimed before the runs of [paced](ranking?suite=paced). Supported: kappa of hacpo on pair is above 1 (1.2"
         in first
@@ -391,14 +391,14 @@ def test_what_was_claimed_before_the_runs_is_answered_on_the_first_screen_and_by
     ]
     assert [line[1] for line in table[1:]] == ["supported", "refuted", "undecided"]
     assert table[1][0] == "kappa of hacpo on pair is above 1"
-    assert "Claimed" not in said(page(tmp_path / "without", "standing", "paced"))
+    assert "Claimed" not in text_of_page(page(tmp_path / "without", "standing", "paced"))
     assert "Claimed" not in html_of(page(tmp_path / "without", "ranking", "paced"))
 
 
 def test_a_regimes_page_says_whose_it_is_and_where_it_ran(settings: Path) -> None:
     """By its name in the address, or that of a variant; what is unknown is said."""
     app = page(settings, "regimes", "alike", name="sgt")
-    text = said(app)
+    text = text_of_page(app)
     assert "[arXiv 2605.07244](https://arxiv.org/abs/2605.07244)" in text
     assert "**Status:** published" in text
     assert "Success\\-Gated Transfer" in text or "Success-Gated Transfer" in text, "the formula of docs/formulas.md"
@@ -411,4 +411,4 @@ def test_a_regimes_page_says_whose_it_is_and_where_it_ran(settings: Path) -> Non
     assert all(POINTS.text(row.gain) in html for row in ran)
     assert list(app.dataframe[0].value["option"]) == ["lambda"]
     assert page(settings, "regimes", "alike", name="hacpo-wide").selectbox(key="regime-page").value == "hacpo"
-    assert "There is no regime “nobody” here" in said(page(settings, "regimes", "alike", name="nobody"))
+    assert "There is no regime “nobody” here" in text_of_page(page(settings, "regimes", "alike", name="nobody"))

@@ -26,7 +26,7 @@ from harness.store.tuning import write_tuning
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 
-from drawn_pages import SUITE, forest_of, html_of, html_tables, page, reported, said, unlinked
+from drawn_pages import SUITE, forest_of, html_of, html_tables, page, text_of_page, without_links, write_report
 from drawn_stores import DUO
 
 from leaderboard import charts
@@ -39,7 +39,7 @@ from leaderboard.views import exchange, stability
 @pytest.mark.slow
 def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path], tmp_path: Path) -> None:
     results = shutil.copytree(stores["large"], tmp_path / "tuned")
-    assert "not tuned" in said(page(results, "sensitivity"))
+    assert "not tuned" in text_of_page(page(results, "sensitivity"))
     tuning = write_trials(results, SUITE)
     ingest_journals(results)
     base, ours, tuned = (regime.name for regime in REGIMES[:3])
@@ -49,7 +49,7 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
     assert list(trials["kind"]) == ["defaults", "chosen"]
     line = table[table["variant"] == ours].iloc[0]
     assert (line["promised"], line["kept"], line["failed"]) == (pytest.approx(15), pytest.approx(5), 1)
-    assert "Kept: on seeds" in said(app), "also without a transfer"
+    assert "Kept: on seeds" in text_of_page(app), "also without a transfer"
     assert len(app.get("arrow_vega_lite_chart") or app.get("vega_lite_chart")) == 2, "one for each option that changes"
     moved = [
         msgspec.structs.replace(v, on=on, final=final)
@@ -73,13 +73,15 @@ def test_sensitivity_shows_each_option_of_a_tuned_suite(stores: dict[str, Path],
 def test_what_numbers_lack_and_where_they_ran_is_said_above_them(several: Path, tmp_path: Path) -> None:
     """What is missing is said everywhere; 2: the board, too, remarks where a paired comparison mixes kinds of processors."""
     for slug in ("ranking", "head-to-head"):
-        text = said(page(several, slug, "third"))
+        text = text_of_page(page(several, slug, "third"))
         assert "Its cells: 2 failed." in text
         assert "failed \\(the disk is full \\<b\\>\\)" in text
-        assert escape_markdown("mixed processors: the regimes of duo/1 ran on") in said(page(several, slug, "second"))
-    assert "<p>No cell has finished. Its cells: 2 failed.</p>" in reported(several, tmp_path, "third")
-    assert "<p>mixed processors: the regimes of duo/1" in reported(several, tmp_path, "second")
-    assert "mixed processors" not in reported(several, tmp_path, "first")
+        assert escape_markdown("mixed processors: the regimes of duo/1 ran on") in text_of_page(
+            page(several, slug, "second")
+        )
+    assert "<p>No cell has finished. Its cells: 2 failed.</p>" in write_report(several, tmp_path, "third")
+    assert "<p>mixed processors: the regimes of duo/1" in write_report(several, tmp_path, "second")
+    assert "mixed processors" not in write_report(several, tmp_path, "first")
 
 
 def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]) -> None:
@@ -87,10 +89,10 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
         head, rows = make_heading(snapshot, SUITE, 0.035), show_rows(snapshot, SUITE, 0.035)
     sentences = {(h.metric, h.policy, h.task): escape_markdown(h.summary, 2000) for h in head.sentences}
     app = page(stores["large"], "ranking", margin="3.5", policy="qwen", task="other")
-    assert unlinked(app.info[0].value) == sentences["avg@2", "qwen", "other"]
+    assert without_links(app.info[0].value) == sentences["avg@2", "qwen", "other"]
     app = page(stores["large"], "ranking", margin="3.5")
-    assert unlinked(app.info[0].value) == sentences["avg@2", "*", "*"]
-    assert INTERVALS in said(app)
+    assert without_links(app.info[0].value) == sentences["avg@2", "*", "*"]
+    assert INTERVALS in text_of_page(app)
     app = page(stores["large"], "ranking", margin="3.5", part="table")
     ours = {
         (r.group, r.task, r.regime): (r.tie_group, verdict_mark(r.verdict, 0.035))
@@ -108,13 +110,13 @@ def test_the_ranking_says_what_show_says_of_every_choice(stores: dict[str, Path]
 def test_ranking_filters_and_address(stores: dict[str, Path]) -> None:
     app = page(stores["large"], "ranking", metric="greedy", group="pair-3", task="other", sort="name", part="table")
     assert (app.selectbox(key="metric").value, app.multiselect(key="group").value) == ("greedy", ["pair-3"])
-    assert "On 1 group and 3 seeds" in said(app)
+    assert "On 1 group and 3 seeds" in text_of_page(app)
     table = app.dataframe[0].value
     assert set(table["group"]) == {"pair-3"}
     assert list(table["regime"]) == sorted(r.name for r in REGIMES)
     assert [tab.label for tab in app.tabs] == ["Figures", "Table", "Pace and end"], "one panel"
     app.multiselect(key="group").set_value(["pair-3", "pair-2"]).run()
-    assert "On 2 groups and 3 seeds" in said(app)
+    assert "On 2 groups and 3 seeds" in text_of_page(app)
     assert len(app.dataframe[0].value) == 14
 
 
@@ -201,8 +203,8 @@ def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:
     ingest_journals(tmp_path)
     app = page(tmp_path, "head-to-head")
     assert app.selectbox(key="a").value == "prp"
-    assert "1 seed\\)" in said(app)
-    assert "at most one has a false finding" in said(app)
+    assert "1 seed\\)" in text_of_page(app)
+    assert "at most one has a false finding" in text_of_page(app)
 
 
 @pytest.fixture(scope="module")
@@ -246,4 +248,4 @@ def test_a_cell_is_found_beside_a_damaged_one_and_its_reason_is_text(half: Path)
     for slug, words in (("cell", escape_markdown(nameless)), ("answers", "No cell of this group")):
         app = page(half, slug).selectbox(key="group").select("").run()
         assert not app.exception
-        assert words in said(app)
+        assert words in text_of_page(app)

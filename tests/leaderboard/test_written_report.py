@@ -19,7 +19,7 @@ from harness.store.ingest import ingest_journals
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
 
-from drawn_pages import page, reported
+from drawn_pages import page, write_report
 from drawn_stores import DUO
 
 from leaderboard import charts
@@ -28,14 +28,14 @@ from leaderboard import charts
 def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
     stores: dict[str, Path], tmp_path: Path
 ) -> None:
-    text = reported(stores["one"], tmp_path)
+    text = write_report(stores["one"], tmp_path)
     assert text.count('class="forest"') == 4, "avg@2, best@2, maj@2 and greedy"
     assert not [
         word for word in ("<script", "http://", "src=", "@import", "url(", "background: #ffffff") if word in text
     ]
     assert "color: var(--ink); background: var(--page)" in text
     assert re.search(r"\.forest th, \.forest td \{[^}]*color: inherit", text)
-    figures = re.findall('<figure class="forest">.*?</figure>', reported(stores["large"], tmp_path), re.S)
+    figures = re.findall('<figure class="forest">.*?</figure>', write_report(stores["large"], tmp_path), re.S)
     assert len(figures) == 4 * (4 * 2 + 1), "each group and benchmark by each metric, and their mean"
     for figure in figures:
         drawn = ElementTree.fromstring(figure)
@@ -49,7 +49,7 @@ def test_the_report_has_groups_of_one_policy_too(tmp_path: Path) -> None:
     groups = {"duo": DUO["duo"], "one": ("llama",), "other": ("qwen",), "same": ("llama",)}
     write_results(tmp_path, "s", groups, REGIMES[:3], (1, 2), steps=2, questions=6)
     ingest_journals(tmp_path)
-    text = reported(tmp_path, tmp_path)
+    text = write_report(tmp_path, tmp_path)
     parts = re.findall(r"<h3>greedy(.*?)</h3>(.*?)(?=<h3>|<p class=soft>)", text, re.S)
     assert [heading for heading, _ in parts] == ["", ", llama", ", qwen"]
     drawn = [set(re.findall("<figcaption>(.*?): micro, greedy", body)) for _, body in parts]
@@ -61,7 +61,7 @@ def test_no_character_of_a_name_ends_the_export(tmp_path: Path) -> None:
     regime, groups = replace(REGIMES[0], name=f"own{evil}"), {f"pair{evil}": ("llama", "qwen")}
     write_results(tmp_path, "s", groups, [regime], (1,), steps=1, questions=2, tasks=(f"task{evil}",))
     ingest_journals(tmp_path)
-    text = reported(tmp_path, tmp_path)
+    text = write_report(tmp_path, tmp_path)
     assert not set(evil) & set(text)
     assert "pair\\x07\\x202e\\x2028\\xffff" in text
 
