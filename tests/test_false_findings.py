@@ -34,8 +34,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
     """Some of the results that come along."""
     place = tmp_path_factory.mktemp("results")
     (place / "reference").mkdir()
-    for suite in ("tuned_full", "tuned_small"):
-        (place / "reference" / suite).symlink_to(ROOT / "results" / "reference" / suite)
+    (place / "reference" / "tuned_small").symlink_to(ROOT / "results" / "reference" / "tuned_small")
     with ingested(place) as store:
         yield store
 
@@ -104,28 +103,24 @@ def test_9_an_effect_of_the_quickstarts_size_is_seen() -> None:
 @pytest.mark.slow
 def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) -> None:
     rows = {
-        (r.group, r.regime): r
-        for r in show_rows(reference, "tuned_full@reference")
-        if (r.policy, r.metric) == (MEAN, "avg@4")
+        r.regime: r for r in show_rows(reference, "tuned_small@reference") if (r.policy, r.metric) == (MEAN, "avg@4")
     }
-    lines = {name: (r.variant, r.baseline) for (group, name), r in rows.items() if group == "trap-neox-qwen"}
-    assert lines["hacpo, tuned on trap"] == ("hacpo-tuned.3", "independent, tuned on trap")
+    lines = {name: (row.variant, row.baseline) for name, row in rows.items()}
+    assert lines["hacpo, tuned"] == ("hacpo-tuned", "independent, tuned")
     assert lines["hacpo"] == ("hacpo", "independent")
-    assert lines["ftis, tuned on matched"][0] == "ftis", "the published setting was the best"
-    gain = rows["trap-neox-qwen", "hacpo, tuned on trap"].gain
-    assert round(100 * gain, 1) == 16.2, "and not +14.9 over the published baseline"
-    small = {r.regime: r.baseline for r in show_rows(reference, "tuned_small@reference")}
-    assert small["hacpo, tuned"] == "independent, tuned"
-    assert table_against_paper("hacpo2026", reference, ["tuned_full@reference"]), (
+    tuned, own, published = (rows[name] for name in ("hacpo, tuned", "independent, tuned", "independent"))
+    assert tuned.gain == pytest.approx(tuned.accuracy - own.accuracy)
+    assert abs(own.accuracy - published.accuracy) > 0.001, "over the published baseline it would be another number"
+    assert table_against_paper("hacpo2026", reference, ["tuned_small@reference"]), (
         "what asks the cells for a regime asks by its variant"
     )
 
 
 @pytest.mark.slow
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
-    said = make_heading(reference, "tuned_full@reference", said="opening").sentences[0].sentence
-    assert re.search(r"Tuned on trap: .* over tuned independent", said)
-    assert "naive (−1.2 on matched-neox-qwen to +14.2 on trap-neox-qwen)" in said
+    said = make_heading(reference, "tuned_small@reference", said="opening").sentences[0].sentence
+    assert re.search(r"Tuned: .* over tuned independent", said)
+    assert re.search(r"sgt \(\+2\.\d for llama to \+14\.\d for qwen\) .*differ between policies", said)
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:
@@ -152,6 +147,13 @@ def test_11_power_is_that_of_the_seeds_that_a_regime_has() -> None:
 def test_13_who_lacks_a_group_is_named() -> None:
     rows = [r for r in seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0}, 5) if (r.regime, r.group) != ("b", "g1")]
     assert write_sentence(rank_regimes(rows)).endswith(" Left out: b (nothing on g1).")
+
+
+def test_13_lines_that_lack_the_same_groups_are_named_together_by_the_shorter_list() -> None:
+    every = seeds_of({"independent": 0.0, "a": 0.1, "b": 0.0, "c": 0.0, "d": 0.0}, 5, groups=3)
+    lacked = {("b", "g1"), ("b", "g2"), ("c", "g1"), ("c", "g2"), ("d", "g0")}
+    rows = [row for row in every if (row.regime, row.group) not in lacked]
+    assert write_sentence(rank_regimes(rows)).endswith(" Left out: b and c (only on g0); d (nothing on g0).")
 
 
 def test_the_corrected_interval_leaves_out_0_exactly_where_the_verdict_finds_something() -> None:

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Reference results of the shape of the suites `beyond` and `elicit`, with numbers of our making."""
     root = tmp_path_factory.mktemp("made")
     suite = load_suite("beyond")
-    effects = {"sgt": 0.12, "sapo": -0.25, "naive": 0.1}
+    effects = {"luffy": 0.2, "sapo": -0.25, "chord": 0.1}
     streams = [{"stream": v.sampling_stream} if v.sampling_stream else {} for v in suite.regimes]
     regimes = [
         Regime(v.name, v.regime, effects.get(v.name, 0.0), v.budget, options=options)
@@ -78,14 +78,14 @@ def test_findings_stand_where_they_belong_each_with_its_interval(text: str) -> N
     assert list(sections) == [
         "Found, excluded, unseen",
         *BARE[:2],
-        "All regimes with their defaults: `beyond`",
+        "All other regimes: `beyond`",
         "Who is harmed",
         BARE[2],
         "Where these come from",
     ]
     assert not re.search(r"[{}]|<!--|nan|None\b(?!\.)", text)
-    table = cells(next(t for t in text.split("\n\n") if t.startswith("| regime | trap")))
-    assert re.fullmatch(r"\*\*\+\S+ \[.*\]\*\*", table["sgt"][0])
+    table = cells(next(t for t in text.split("\n\n") if t.startswith("| regime | weak-0")))
+    assert re.fullmatch(r"\*\*\+\S+ \[.*\]\*\*", table["luffy"][0])
     assert re.fullmatch(r"\*\d+\.\d \[.*\]\*", table["independent"][0])
     harms = re.findall(r"(?m)^\| beyond \| \S+ \| (\S+) \| \S+ \| (\S)", sections["Who is harmed"])
     assert set(harms) == {("sapo", "−")}
@@ -96,16 +96,16 @@ def cells(table: str) -> dict[str, list[str]]:
 
 
 def test_figures_are_those_of_harness_show(store: page.Store) -> None:
-    row = store.row("beyond", "sgt", "avg@4", "trap")
+    row = store.row("beyond", "luffy", "avg@4", "weak-0")
     low, high = row.gain_interval
     expected = f"{100 * row.gain:+.1f} [{100 * low:.1f}, {100 * high:.1f}]".replace("-", "−")
-    assert page.gain(store, "beyond", "sgt", "avg@4", "trap") == expected
-    assert page.used(store, "beyond", "sgt", "avg@4", "trap") == f"{100 * row.peer_used:.0f}%"
-    regimes = cells(page.regimes(store, "beyond", "trap", "avg@4"))
-    assert regimes["sgt"][regimes["regime"].index("used")] == f"{100 * row.peer_used:.0f}%"
+    assert page.gain(store, "beyond", "luffy", "avg@4", "weak-0") == expected
+    assert page.used(store, "beyond", "luffy", "avg@4", "weak-0") == f"{100 * row.peer_used:.0f}%"
+    regimes = cells(page.regimes(store, "beyond", "weak-0", "avg@4"))
+    assert regimes["luffy"][regimes["regime"].index("used")] == f"{100 * row.peer_used:.0f}%"
     table = cells(page.over(store, "beyond", "independent", "avg@4"))
-    assert table["sgt"][table["over independent"].index("trap")] == expected
-    assert cells(page.over(store, "beyond", "sgt", "avg@4"))["independent"][0].startswith("−")
+    assert table["luffy"][table["over independent"].index("weak-0")] == expected
+    assert cells(page.over(store, "beyond", "luffy", "avg@4"))["independent"][0].startswith("−")
 
 
 def test_harm_is_the_same_in_its_sentence_and_its_table(store: page.Store) -> None:
@@ -122,15 +122,15 @@ def test_harm_is_the_same_in_its_sentence_and_its_table(store: page.Store) -> No
 
 
 def test_the_ends_of_a_span_are_gains_of_the_table(store: page.Store) -> None:
-    low, high = page.span(store, "beyond", "avg@4", "trap").split(" to ")
-    assert low == f"{page.gain(store, 'beyond', 'sapo', 'avg@4', 'trap')} (sapo)"
-    assert high.endswith(" (sgt)")
-    assert re.fullmatch(r"\d+\.\d \(\S+\) to \d+\.\d points \(\S+\)", page.power(store, "beyond", "avg@4", "trap"))
+    low, high = page.span(store, "beyond", "avg@4", "weak-0").split(" to ")
+    assert low == f"{page.gain(store, 'beyond', 'sapo', 'avg@4', 'weak-0')} (sapo)"
+    assert high.endswith(" (luffy)")
+    assert re.fullmatch(r"\d+\.\d \(\S+\) to \d+\.\d points \(\S+\)", page.power(store, "beyond", "avg@4", "weak-0"))
 
 
 def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
-    right = "before <!-- results: gain beyond sgt avg@4 trap -->{}<!-- /results --> after"
-    good = right.format(page.gain(store, "beyond", "sgt", "avg@4", "trap"))
+    right = "before <!-- results: gain beyond luffy avg@4 weak-0 -->{}<!-- /results --> after"
+    good = right.format(page.gain(store, "beyond", "luffy", "avg@4", "weak-0"))
     assert page.marked(store, good) == good
     assert page.marked(store, right.format("+99.9")) == good
     absent = "<!-- results: gain quickstart sgt avg@4 -->+1.0<!-- /results -->"
@@ -140,11 +140,12 @@ def test_a_digit_that_is_another_is_found_and_mended(store: page.Store) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("gain beyond sgt avg@4", "2 rows"),
-        ("gain beyond nobody avg@4 trap", "0 rows"),
+        ("gain beyond luffy avg@4", "2 rows"),
+        ("gain beyond nobody avg@4 weak-0", "0 rows"),
         ("frobnicate beyond", "no figure 'frobnicate'"),
         ("gain beyond", "missing"),
         ("optimism elicit", "no tuning"),
+        ("by_step beyond weak-0 independent 4 luffy", "no held-out curves"),
     ],
 )
 def test_what_cannot_be_said_is_refused(store: page.Store, words: str, problem: str) -> None:

@@ -32,7 +32,7 @@ from harness.store.pace_table import HEADS, choose_rows, make_pace_line
 from harness.store.ranking import make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import list_references
-from harness.store.sentences import verdict_mark, write_rate
+from harness.store.sentences import verdict_mark
 from harness.store.statistic import PERCENT, POINTS, SHARE, to_bounds, to_number
 from harness.store.table import MEAN, show_rows
 from harness.store.tuning import read_tuning
@@ -40,6 +40,7 @@ from harness.store.tuning_table import tuning_rows, whole_group
 
 sys.path.insert(0, str(Path(__file__).parent))
 from measured_starts import MeasuredStart, read_measured  # beside this script
+from results_curves import average_accuracies, estimate_gains_by_step, read_held_out_curves
 from results_findings import (
     SuiteRows,
     describe_excluded,
@@ -70,7 +71,6 @@ ORDER = (
     "beyond",
     "tuned_small",
     "tuned_aa",
-    "tuned_full",
     "disagreement",
     "pretrained",
 )
@@ -161,21 +161,6 @@ def power(store: Store, suite: str, metric: str, group: str) -> str:
 def verdict(store: Store, suite: str, regime: str, metric: str, group: str = "") -> str:
     """`cannot tell`: by the test that is corrected for all that the suite compares."""
     return verdict_mark(store.row(suite, regime, metric, group).verdict, MARGIN)
-
-
-def rates(store: Store, suite: str, group: str, other: str, there: str, metric: str) -> str:
-    """Gains of every regime that shares on a pair in one suite and, at another learning rate, in another suite; the baselines'
-    accuracies in the first line."""
-    heads, columns = [], []
-    for name, place in ((suite, group), (other, there)):
-        config = json.loads(store.query("SELECT config FROM suites WHERE suite = ?", name)[0]["config"])
-        heads.append(f"at {write_rate(config['training']['learning_rate'])}: `{place}` of `{name}`")
-        own = [r for r in store.rows(name) if (r.policy, r.metric, r.group) == (MEAN, metric, place)]
-        columns.append({r.regime: r for r in own})
-    alone = next(r.baseline for r in columns[0].values() if r.baseline)
-    sharing = [{r.regime for r in _shared(store, name)} for name in (suite, other)]
-    both = [name for name in columns[0] if name in columns[1] and name in sharing[0] & sharing[1]]
-    return _table(["regime", *heads], [[name, *(_gain(rows[name]) for rows in columns)] for name in [alone, *both]])
 
 
 def _shared(store: Store, suite: str) -> list[ShowRow]:
@@ -348,6 +333,19 @@ def clocks(store: Store, suite: str, group: str, *left_out: str) -> str:
     return _table(["regime", "kappa", "gain at the end", "greedy", "cost", "seeds"], lines)
 
 
+def by_step(store: Store, suite: str, group: str, baseline: str, steps: str, *lines: str) -> str:
+    """Gains of lines over the baseline on held-out questions at some steps, as `20,60,100`, with 95 % intervals over seeds; the
+    baseline's accuracies in the first line."""
+    served = [int(step) for step in steps.split(",")]
+    curves = read_held_out_curves(store.snapshot, f"{suite}{MARK}")
+    alone = average_accuracies(curves.of(group, MEAN, baseline), served)
+    table = [[baseline, *(f"*{PERCENT.text(accuracy)}*" for accuracy in alone)]]
+    for name in lines:
+        gains = estimate_gains_by_step(curves, group, name, baseline, served)
+        table.append([name, *(POINTS.with_interval(to_number(one.mean), to_bounds(one)) for one in gains)])
+    return _table(["regime", *(f"step {step}" for step in served)], table)
+
+
 def gain_over(store: Store, suite: str, regime: str, baseline: str, metric: str, group: str) -> str:
     """`+0.3 [−5.7, 6.2]`, points of one variant over another one, paired by seed."""
     done = read_finished(store.snapshot, f"{suite}{MARK}")
@@ -397,18 +395,6 @@ def starts(store: Store, suite: str) -> str:
     return _table(["group", "policy", "lacks", "with steps, %", "and right, % (*p*0)", "answers"], lines)
 
 
-def alike(store: Store, suite: str, metric: str) -> str:
-    """Gains with defaults → tuned, groups across; each tuned on the tuning group that its group's name begins with."""
-    rows = {(r.group, r.regime): r for r in store.rows(suite) if (r.policy, r.metric) == (MEAN, metric)}
-    lines: dict[str, list[str]] = {}
-    for (group, name), row in rows.items():
-        variant, _, on = name.partition(", tuned on ")
-        if on and group.startswith(on) and row.gain is not None:
-            lines.setdefault(variant, []).append(f"{_gain(rows[group, variant])} → {_gain(row)}")
-    where = dict.fromkeys(group for group, _ in rows)
-    return _table(["gain with defaults → tuned", *where], [[name, *texts] for name, texts in lines.items()])
-
-
 def optimism(store: Store, suite: str) -> str:
     tuning = read_tuning(store.results, f"{suite}{MARK}")
     if tuning is None:
@@ -441,9 +427,9 @@ def _model(processor: str) -> str:
 
 
 _KINDS = (
-    gain, at_cost, span, power, verdict, rates, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, alike,
-    optimism, provenance, found, found_paces, excluded, unseen, ends, claims, claim_answer, starts, clocks,
-    gain_over, amount_ratio,
+    gain, at_cost, span, power, verdict, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, optimism,
+    provenance, found, found_paces, excluded, unseen, ends, claims, claim_answer, starts, clocks, gain_over, by_step,
+    amount_ratio,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")
@@ -464,8 +450,7 @@ def figure(store: Store, words: str) -> str | None:
     kind, *arguments = shlex.split(words)
     if kind not in FIGURES:
         raise UsageError(f"{words}: no figure {kind!r} (there are {', '.join(FIGURES)})")
-    named = [] if kind in OVER_ALL else [arguments[0], *([arguments[2]] if kind == "rates" else [])]
-    if not {*named} <= {*store.suites}:
+    if kind not in OVER_ALL and arguments[0] not in store.suites:
         return None
     try:
         return FIGURES[kind](store, *arguments)

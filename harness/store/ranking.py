@@ -163,7 +163,7 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         whole = of_used[None]
 
     titles = _title_panels(panels)
-    left_out = [f"{titles[panel]} ({why})" for panel, why in excluded.items()]
+    reasons = [(titles[panel], why) for panel, why in excluded.items()]
     references = {row.regime: row.baseline for row in rows}
     chosen = _RankedPanels(rows, used, titles, comparisons, whole)
     ranks = []
@@ -171,9 +171,9 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         if name not in references:
             continue
         row = TableRow(comparison=whole, place=place, reference=references[name])
-        absence = _explain_left_out(name, row, chosen.list_lacking(name))
+        absence = _explain_left_out(row, *chosen.divide_titles(name))
         if absence:
-            left_out.append(absence)
+            reasons.append((name, absence))
         if whole.own.n[place]:
             fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
             ranks.append(Rank(regime=name, ends=chosen.find_ends(name, place), **fields))
@@ -187,7 +187,7 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
         seeds=max((rank.seeds for rank in ranks), default=0),
         baseline=_find_usual_baseline(rows),
         margin=margin,
-        left_out=left_out,
+        left_out=_join_by_reason(reasons),
         panels=len(used),
         unlike=frozenset(row.regime for row in rows if row.unlike),
     )
@@ -203,10 +203,12 @@ class _RankedPanels(NamedTuple):
     comparisons: Mapping[Place | None, Comparison]
     whole: Comparison
 
-    def list_lacking(self, name: str) -> list[str]:
-        """Return the titles of the panels that have no row of a regime."""
+    def divide_titles(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the titles of the panels with and of those without a row of a regime."""
         there = {(row.group, row.task) for row in self.rows if row.regime == name}
-        return [self.titles[panel] for panel in self.used if panel not in there]
+        having = [self.titles[panel] for panel in self.used if panel in there]
+        lacking = [self.titles[panel] for panel in self.used if panel not in there]
+        return having, lacking
 
     def find_ends(self, name: str, place: int) -> tuple[End, End] | None:
         """Return between which panels, or policies, the gains of a regime lie, where their mean would mislead; else None."""
@@ -227,13 +229,24 @@ def _find_usual_baseline(rows: Sequence[SeedRow]) -> str:
     return baseline
 
 
-def _explain_left_out(name: str, row: TableRow, lacking: Sequence[str]) -> str:
-    """Say why a regime, or its gain, is not in the mean; empty where it is. lacking: titles of the panels without a row of it."""
+def _explain_left_out(row: TableRow, having: Sequence[str], lacking: Sequence[str]) -> str:
+    """Say why a regime, or its gain, is not in the mean; empty where it is. having, lacking: titles of the panels with and without
+    a row of it; the shorter list is told."""
     if not row.comparison.own.n[row.place]:
-        return f"{name} (nothing on {joined(lacking)})" if lacking else f"{name} (no seed is everywhere)"
+        if not lacking:
+            return "no seed is everywhere"
+        return f"only on {joined(having)}" if 0 < len(having) < len(lacking) else f"nothing on {joined(lacking)}"
     if row.reference and not row.comparison.gains.n[row.place]:
-        return f"{name} (no seed in common with {row.reference})"
+        return f"no seed in common with {row.reference}"
     return ""
+
+
+def _join_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
+    """Write names with why each is left out, those with the same reason together. reasons: a name and why."""
+    names: dict[str, list[str]] = {}
+    for name, why in reasons:
+        names.setdefault(why, []).append(name)
+    return [f"{joined(together)} ({why})" for why, together in names.items()]
 
 
 def _find_ends(

@@ -62,7 +62,7 @@ def verdict_mark(verdict: str, margin: float) -> str:
 
 def write_sentence(ranking: Ranking) -> str:
     """Say in full what a ranking shows, e.g. "On 2 groups and 5 seeds, sgt gains over independent ..."."""
-    left_out = f" Left out: {joined(ranking.left_out)}." if ranking.left_out else ""
+    left_out = f" Left out: {'; '.join(ranking.left_out)}." if ranking.left_out else ""
     if not ranking.ranks:
         return f"No regime has finished on everything chosen here yet.{left_out}"
     compared = [rank for rank in ranking.ranks if rank.baseline is not None]

@@ -43,8 +43,8 @@ def test_the_badge_stands_below_the_suite(tmp_path: Path, monkeypatch: pytest.Mo
         ("quickstart", "published defaults: sgt, hacpo; unpublished defaults: prp, xgrpo"),
         (
             "beyond",
-            "published defaults: sgt, hacpo, graft, sapo, luffy; unpublished defaults: naive, prp, xgrpo, ftis, chord, rlccf, "
-            "grafted, copd, core; settings of their own: luffy-weight, chord-phi, graft-sgt, graft-hacpo",
+            "published defaults: sapo, luffy; unpublished defaults: prp, xgrpo, chord, rlccf, grafted, copd, score-then-rl, core; "
+            "settings of their own: luffy-weight, chord-phi, graft-sgt, graft-hacpo",
         ),
         ("controls", "unpublished defaults: naive; settings of their own: sgt-1, hacpo-wide"),
     ],
