@@ -14,7 +14,7 @@ from zlib import crc32
 
 import pytest
 
-from harness.limits import UNUSED, without_collection
+from harness.limits import UNUSED, count_cores, without_collection
 
 LONGEST = (
     "cli/test_commands",
@@ -47,6 +47,12 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
             import harness.session.cell.cell  # noqa: F401  so that no test file loads it slowly
     with without_collection():
         return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return one worker more than cores, as tests wait for processes and deadlines; None where the environment says how many."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else count_cores() + 1
 
 
 def pytest_unconfigure() -> None:

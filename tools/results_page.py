@@ -322,14 +322,19 @@ def ends(store: Store, suite: str, group: str) -> str:
     return _table([HEADS[i] for i in kept], [[line[i] or "–" for i in kept] for line in shown])
 
 
-def clocks(store: Store, suite: str, group: str, *left_out: str) -> str:
-    """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short. left_out: lines that are not shown."""
+def clocks(store: Store, suites: str, group: str, *left_out: str) -> str:
+    """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short. suites: one, or several as `map+beyond`,
+    each with the lines that those before it do not have. left_out: lines that are not shown."""
+    shown = {*left_out}
     lines = []
-    for row in choose_rows(store.rows(suite)):
-        if row.group == group and row.regime not in left_out:
+    for suite in suites.split("+"):
+        for row in choose_rows(store.rows(suite)):
+            if row.group != group or row.regime in shown:
+                continue
             line = make_pace_line(row)
             if line.gain != "–" or line.kappa != "–":
                 lines.append([line.regime, line.kappa, line.gain, line.greedy, line.cost, str(row.seeds)])
+                shown.add(row.regime)
     return _table(["regime", "kappa", "gain at the end", "greedy", "cost", "seeds"], lines)
 
 
@@ -450,7 +455,7 @@ def figure(store: Store, words: str) -> str | None:
     kind, *arguments = shlex.split(words)
     if kind not in FIGURES:
         raise UsageError(f"{words}: no figure {kind!r} (there are {', '.join(FIGURES)})")
-    if kind not in OVER_ALL and arguments[0] not in store.suites:
+    if kind not in OVER_ALL and not {*arguments[0].split("+")} <= {*store.suites}:
         return None
     try:
         return FIGURES[kind](store, *arguments)

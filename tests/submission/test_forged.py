@@ -214,7 +214,7 @@ RETRAINED: dict[str, tuple[Forge, str]] = {
 """With the cell whose training again shows it: nothing else tells these rows from true ones."""
 
 
-@pytest.mark.slow_but("swapped seeds", "lying controls")
+@pytest.mark.slow_but("swapped seeds")
 @pytest.mark.parametrize("kind", RETRAINED)
 def test_other_rows_than_the_configurations_are_refused_where_the_cell_is_trained_again(
     bundle: Path, tmp_path: Path, kind: str

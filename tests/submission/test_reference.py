@@ -358,6 +358,7 @@ def test_results_of_other_results_versions_are_not_drawn(
     assert "all 9 cells have older results versions" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_first_steps_of_a_cell_of_real_models_are_compared(
     copy: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
