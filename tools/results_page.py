@@ -351,6 +351,13 @@ def by_step(store: Store, suite: str, group: str, baseline: str, steps: str, *li
     return _table(["regime", *(f"step {step}" for step in served)], table)
 
 
+def gain_at(store: Store, suite: str, regime: str, baseline: str, group: str, step: str) -> str:
+    """`+6.0 [3.0, 9.0]`: a line's gain over the baseline on the curves' held-out questions at one step."""
+    curves = read_held_out_curves(store.snapshot, f"{suite}{MARK}")
+    [one] = estimate_gains_by_step(curves, group, regime, baseline, [int(step)])
+    return POINTS.with_interval(to_number(one.mean), to_bounds(one))
+
+
 def gain_over(store: Store, suite: str, regime: str, baseline: str, metric: str, group: str) -> str:
     """`+0.3 [−5.7, 6.2]`, points of one variant over another one, paired by seed."""
     done = read_finished(store.snapshot, f"{suite}{MARK}")
@@ -433,8 +440,8 @@ def _model(processor: str) -> str:
 
 _KINDS = (
     gain, at_cost, span, power, verdict, accuracy, rise, used, regimes, gains, peers, over, sentence, harmed, harms, optimism,
-    provenance, found, found_paces, excluded, unseen, ends, claims, claim_answer, starts, clocks, gain_over, by_step,
-    amount_ratio,
+    provenance, found, found_paces, excluded, unseen, ends, claims, claim_answer, starts, clocks, gain_over, gain_at,
+    by_step, amount_ratio,
 )  # fmt: skip
 FIGURES: dict[str, Callable[..., str]] = {kind.__name__: kind for kind in _KINDS}
 OVER_ALL = ("harmed", "harms", "provenance", "found", "found_paces", "excluded", "unseen")

@@ -59,8 +59,8 @@ class PolicyDemand:
 class Workload:
     """prompts: per step. prompt_tokens, answer_tokens: longest in training; longest: both together, in evaluation too. trained,
     scored, again: answers updated on, only scored, sampled in a second round, per own rollout. mean: of answers, as a share of
-    the longest. measured: steps with measurements. Per policy: evaluated, answers of at most evaluation_tokens; curves, points
-    of the learning curve, of curve answers together; saves, checkpoints."""
+    the longest. measured: steps with measurements. Per policy: evaluated, answers of at most evaluation_tokens to so many
+    questions; curves, points of the learning curve, of curve answers together; saves, checkpoints."""
 
     steps: int
     prompts: int
@@ -72,6 +72,7 @@ class Workload:
     again: float = 0.0
     measured: int = 0
     evaluated: int = 0
+    questions: int = 0
     evaluation_tokens: int = 0
     curves: int = 0
     curve: int = 0
@@ -296,8 +297,10 @@ def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device)
 
 
 def train_seconds(policy: PolicyDemand, tokens: float, sequence: float, on: Device, checkpointing: bool) -> float:
-    """Three forward passes' operations; four with recomputation (Korthikanti et al., arXiv 2205.05198)."""
-    passes = 4 if checkpointing else 3
+    """Return the seconds of updates on so many tokens, as passes forward: one forward, one for the gradients of what goes through
+    the layers, one for those of the weights unless adapters alone are trained, one with recomputation (Korthikanti et al., arXiv
+    2205.05198)."""
+    passes = 3 - bool(policy.lora) + checkpointing
     return passes * score_seconds(policy.model, tokens, sequence, on) * on.score / on.train
 
 

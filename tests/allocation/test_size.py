@@ -204,3 +204,20 @@ def test_a_pretrained_policy_on_the_embedded_engine() -> None:
     assert account.cores(small, 64) == 1
     faster, slower = (account.phases(cell, device_of("CORE")).train for cell in cells)
     assert slower == pytest.approx(account.BF16_GAIN * faster, rel=0.1)
+
+
+def test_a_plan_of_adapters_computes_no_gradients_of_weights_and_reads_each_question_once() -> None:
+    policy = PolicyDemand("a", load_shape("google/gemma-3-270m"), 8, "fp32")
+    of_all = CellDemand((policy,), Workload(2, 8, 96, 24, 120, evaluated=1600, questions=100, evaluation_tokens=24))
+    of_adapters = replace(of_all, policies=(replace(policy, lora=16),))
+    core = device_of("CORE")
+    assert account.phases(of_adapters, core).train == pytest.approx(
+        account.phases(of_all, core).train * 2 / 3, rel=0.01
+    )
+    without_checkpoints = account.phases(of_adapters, core).train
+    of_adapters = replace(of_adapters, policies=(replace(of_adapters.policies[0], checkpointing=True),))
+    assert account.phases(of_adapters, core).train == pytest.approx(without_checkpoints * 3 / 2, rel=0.01)
+    each_answers_question = replace(of_all, workload=replace(of_all.workload, questions=1600))
+    fewer, more = (account.phases(cell, core).evaluate for cell in (of_all, each_answers_question))
+    read = cost_model.score_seconds(policy.model, 1500 * 96, 96, core)
+    assert more - fewer == pytest.approx(read)

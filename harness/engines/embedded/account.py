@@ -161,7 +161,7 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
         train=work.steps * pace.train(own * work.trained),
         measure=work.measured * 2 * pace.score(own),
         curve=pace.generate(work.curve, work.curve, work.answer_tokens),
-        evaluate=pace.generate(work.evaluated, work.evaluated, work.evaluation_tokens),
+        evaluate=pace.generate(work.evaluated, work.questions, work.evaluation_tokens),
         save=work.saves * checkpoint.whole / DISK,
     )
 

@@ -100,6 +100,7 @@ def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Wo
         again=sampled_again,
         measured=training.steps // training.measure_every if training.measure_every else 0,
         evaluated=evaluated.answers,
+        questions=evaluated.questions,
         evaluation_tokens=evaluated.tokens,
         curves=curves,
         curve=curves * evaluation.curve_prompts,

@@ -46,10 +46,10 @@ def disk_of(prepared: Prepared, workers: int) -> Disk:
     first_of_kind = {cell.kind: cell for cell in pending}
     of_kind = {kind: cell_disk(cell, resolved) for kind, cell in first_of_kind.items()}
     cells = [of_kind[cell.kind] for cell in pending]
-    answers, tokens = resolved.evaluation_load()
+    evaluated = resolved.evaluation_load()
     schema, row = _TABLES["samples"]
     answer, _ = _text_bytes(resolved)
-    of_base = _BASE + schema + int(answers * (row + answer * MEAN_ANSWER * tokens))
+    of_base = _BASE + schema + int(evaluated.answers * (row + answer * MEAN_ANSWER * evaluated.tokens))
     kept = sum(cell.kept for cell in cells) + len(prepared.missing_bases()) * of_base
     while_running = sorted((cell.running - cell.kept for cell in cells), reverse=True)
     running = kept + sum(while_running[: max(1, workers)])

@@ -35,9 +35,10 @@ class ResolvedTask(NamedTuple):
 
 
 class EvaluationLoad(NamedTuple):
-    """What one policy answers in one evaluation: answers over all tasks, and tokens of the longest answer."""
+    """What one policy answers in one evaluation: answers and questions over all tasks, and tokens of the longest answer."""
 
     answers: int
+    questions: int
     tokens: int
 
 
@@ -84,12 +85,14 @@ def evaluation_load(evaluation: Evaluation, tasks: list[Task]) -> EvaluationLoad
     """Return what an evaluation of these tasks asks of one policy. Where the suite states no number of samples, each question has
     a greedy answer and as many samples as the task's own k. A task of unknown size counts as large as `limit`."""
     answers = 0
+    questions = 0
     for task in tasks:
         size = evaluation.limit or 0 if task.size is None else task.size
-        questions = size if evaluation.limit is None else min(size, evaluation.limit)
+        asked = size if evaluation.limit is None else min(size, evaluation.limit)
         samples = evaluation.samples_of(task.name)
-        answers += questions * (1 + task.k if samples is None else int(evaluation.greedy) + samples)
-    return EvaluationLoad(answers, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
+        questions += asked
+        answers += asked * (1 + task.k if samples is None else int(evaluation.greedy) + samples)
+    return EvaluationLoad(answers, questions, evaluation.max_new_tokens or max(task.max_new_tokens for task in tasks))
 
 
 def resolve_suite(suite: Suite, source: str) -> ResolvedSuite:
