@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -324,12 +325,12 @@ def ends(store: Store, suite: str, group: str) -> str:
 
 def clocks(store: Store, suites: str, group: str, *left_out: str) -> str:
     """Pace, gain at the end, greedy gain, cost and seeds of a group's regimes, in short. suites: one, or several as `map+beyond`,
-    each with the lines that those before it do not have. left_out: lines that are not shown."""
-    shown = {*left_out}
+    each with the lines that those before it do not have. left_out: patterns of lines that are not shown, as `graft-*`."""
+    shown = set[str]()
     lines = []
     for suite in suites.split("+"):
         for row in choose_rows(store.rows(suite)):
-            if row.group != group or row.regime in shown:
+            if row.group != group or row.regime in shown or any(fnmatch(row.regime, one) for one in left_out):
                 continue
             line = make_pace_line(row)
             if line.gain != "–" or line.kappa != "–":
