@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from harness.statistics.acceleration import Acceleration
 from harness.statistics.policies import MemberScores, find_policy_differences
 from harness.statistics.worth import estimate_worth
 from harness.store.counted_cost import SCORED_TOKEN, TRAINED_TOKEN
-from harness.store.finished import ShowRow
+from harness.store.finished import ShowRow, TableLine, make_lines
 from harness.store.line_remarks import IDLE_CLIP, remark_on
 from harness.store.pace import CHOSEN_PROMPTS, NO_CLOCK, NOT_IDENTIFIED, TOO_FEW
 from harness.store.pace_table import make_pace_line, write_kappa, write_pace_words, write_reach, write_worth
@@ -130,6 +131,17 @@ def test_a_baseline_that_is_much_cheaper_is_passed_over_for_a_dearer_one(tmp_pat
     write_paced(tmp_path / "one", [LADDER[0], sgt], noise=0.0005)
     row = rows_of(tmp_path / "one")["sgt"]
     assert (row.equal_cost_baseline, row.found) == ("independent", "no baseline of equal cost")
+
+
+def test_what_samples_more_than_any_baseline_is_compared_with_the_largest() -> None:
+    once = TableLine("independent", "independent", "{}", "1x", "independent", "independent")
+    twice = replace(once, name="independent-2x", budget="2x", cells="independent-2x")
+    core = replace(once, name="core", kind="core", options="{of core}", cells="core")
+    lines = [once, twice, replace(core, sampled=1.5), replace(core, name="more", cells="more", sampled=2.5)]
+    made = make_lines(lines, [line.name for line in lines], [])
+    assert (made["core"].reference, made["more"].reference) == ("independent-2x", "independent-2x")
+    alone = make_lines([once, lines[-1]], ["independent", "more"], [])
+    assert alone["more"].reference == "independent"
 
 
 def test_a_cost_beside_a_pace_is_over_the_clocks_own(tmp_path: Path) -> None:

@@ -545,8 +545,9 @@ def _find_ladders(plain: Sequence[TableLine], clocks: Mapping[str, str]) -> dict
 def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: Container[str]) -> str | None:
     """Return the name of the baseline of the same rollout budget, None for a baseline or where there is none.
 
-    A regime with a second round samples more than its budget; the next budget that covers both rounds counts. Where the suite has
-    the baseline at the regime's own learning rate too, that counts; the baseline at another rate is compared with the suite's.
+    A regime with a second round samples more than its budget; the next budget that covers both rounds counts, or the largest where
+    none does. Where the suite has the baseline at the regime's own learning rate too, that counts; the baseline at another rate is
+    compared with the suite's.
     """
     baseline = variants.get(ours.baseline)
     if baseline is None:
@@ -568,9 +569,10 @@ def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: 
     budget = ours.budget
     between_budgets = ours.sampled > 1 or ours.multiple < 1  # no baseline may sample as many
     if between_budgets:
-        covering = [variant for variant in alike if variant.multiple >= ours.multiple * ours.sampled]
-        if covering:
-            budget = min(covering, key=lambda variant: (variant.multiple, variant.budget)).budget
+        by_size = sorted(alike, key=lambda variant: (variant.multiple, variant.budget))
+        covering = [variant for variant in by_size if variant.multiple >= ours.multiple * ours.sampled]
+        if by_size:
+            budget = covering[0].budget if covering else by_size[-1].budget
     same = [variant.name for variant in alike if variant.budget == budget]
     # Of several with the baseline's own budget the suite names one; the others are controls of it
     if budget == baseline.budget:

@@ -257,7 +257,7 @@ def test_seconds_of_finished_cells_are_this_machines(suite_file, tmp_path, monke
     assert there < 1e7 <= here
 
 
-@pytest.mark.parametrize("suite", ["quickstart", "controls", "elicit", "bad_peers"])
+@pytest.mark.parametrize("suite", ["quickstart", "controls", "elicit", "bad_peers", "beyond"])
 def test_micro_suites_are_planned_to_take_what_the_reference_took(suite, tmp_path, monkeypatch):
     folder = Path(__file__).parents[2] / "results" / "reference" / suite
     costs = folder / "costs.parquet"

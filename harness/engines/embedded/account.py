@@ -39,7 +39,7 @@ BF16_GAIN = 3.0  # of a core's fp32 peak, in whole passes: a prior
 LARGE, MOST_CORES = 50_000_000, 4  # parameters that may get several cores
 NEXT_CORE = 0.2  # what each more adds, measured in bf16
 ONE_CORE = device_of(CORE)
-PORTABLE = 1.3  # what `numerics: portable` costs a core beside these figures, measured on an EPYC of 2022
+PORTABLE = 1.15  # what `numerics: portable` costs a core beside these figures: a step 1.11, a whole cell 1.17 (docs/benchmarks.md)
 START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 
