@@ -557,13 +557,13 @@ def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
 
 def _at_two_rates(defaults: Board, margin: float) -> str:
     """Write the largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much
-    training; not of a positive control where there is another pair. Empty where no regime ran at two."""
+    training. Empty where no regime ran at two, or on positive controls alone: these gain because they were built so."""
     by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
     for name, setting, row in defaults.list_gains():
-        if setting.rate is not None:
+        if setting.rate is not None and setting.kind != "built":
             of_pair = by_pair.setdefault((name, *setting.pair), [])
             of_pair.append((setting, row))
-    best: tuple[bool, bool, float] | None = None
+    best: tuple[bool, float] | None = None
     both: list[tuple[Setting, ShowRow]] = []
     for cells in by_pair.values():
         for first, second in permutations(cells, 2):
@@ -571,7 +571,7 @@ def _at_two_rates(defaults: Board, margin: float) -> str:
             other, _ = second
             if setting.rate == other.rate:
                 continue
-            worth = setting.kind != "built", setting.shape == other.shape, float(row.gain)
+            worth = setting.shape == other.shape, float(row.gain)
             if best is None or worth > best:
                 best = worth
                 both = [first, second]

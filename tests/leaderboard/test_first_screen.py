@@ -22,7 +22,7 @@ from harness.store.manifest import read_manifest, read_suite, write_manifest, wr
 from harness.store.ranking import make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.roles import RoleRow
-from harness.store.standing import KINDS, Section, Standing, make_board
+from harness.store.standing import KINDS, Section, Standing, make_board, summarise_board
 from harness.store.statistic import POINTS
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
@@ -228,6 +228,18 @@ def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_vi
         assert line.cells == lines[line.regime]
     assert lines["hacpo-wide"][1:] == ("not run", "not run")
     assert not any(isinstance(cell, str) for cell in lines["sgt"][:2])
+
+
+def test_positive_controls_are_not_what_the_first_sentence_says(rates: Path) -> None:
+    """They gain because they were built so."""
+    with Snapshot(rates) as snapshot:
+        board = make_board(snapshot, "defaults")
+    assert summarise_board(board, board)[0].startswith("It depends on the pair and the settings: on neox × qwen")
+    (section,) = board.sections
+    settings = tuple(msgspec.structs.replace(setting, kind="built") for setting in section.settings)
+    built = msgspec.structs.replace(section, kind="built", settings=settings)
+    controls = msgspec.structs.replace(board, sections=(built,))
+    assert summarise_board(controls, controls)[0] == "It depends on the pair and the settings."
 
 
 def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
