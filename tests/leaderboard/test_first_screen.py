@@ -233,7 +233,7 @@ def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_vi
 def test_positive_controls_are_not_what_the_first_sentence_says(rates: Path) -> None:
     """They gain because they were built so."""
     with Snapshot(rates) as snapshot:
-        board = make_board(snapshot, "defaults")
+        board = make_board(snapshot, "defaults", taught=shares_by_steps)
     assert summarise_board(board, board)[0].startswith("It depends on the pair and the settings: on neox × qwen")
     (section,) = board.sections
     settings = tuple(msgspec.structs.replace(setting, kind="built") for setting in section.settings)
