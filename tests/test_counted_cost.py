@@ -23,14 +23,14 @@ WHERE suite = $1 AND kind = 'cell' GROUP BY phase
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
+def reference_store() -> Iterator[Store]:
     with opened(Path(__file__).parents[1] / "results") as reference:
         yield reference
 
 
-def list_costs(store: Store, suite: str) -> list[SeedCost]:
+def list_costs(reference_store: Store, suite: str) -> list[SeedCost]:
     """List what each cell of a suite cost."""
-    done = read_finished(store.snapshot, suite)
+    done = read_finished(reference_store.snapshot, suite)
     return [
         cost
         for (key, _), costs in done.costs.items()
@@ -39,18 +39,20 @@ def list_costs(store: Store, suite: str) -> list[SeedCost]:
     ]
 
 
-def calibrate(store: Store, suite: str) -> tuple[float, float]:
+def measure_phase_costs(reference_store: Store, suite: str) -> tuple[float, float]:
     """Return what scoring and training on a token cost, in the CPU time of sampling one."""
-    costs = list_costs(store, suite)
-    seconds = {row["phase"]: row["seconds"] for row in store.snapshot.query(_SECONDS, [suite]).to_pylist()}
+    costs = list_costs(reference_store, suite)
+    seconds = {row["phase"]: row["seconds"] for row in reference_store.snapshot.query(_SECONDS, [suite]).to_pylist()}
     sampled = seconds["generate"] / sum(cost.tokens for cost in costs)
     scored = seconds["score"] / sum(cost.scored for cost in costs)
     trained = seconds["train"] / sum(cost.trained for cost in costs)
     return scored / sampled, trained / sampled
 
 
-def test_the_costs_of_phases_are_medians_over_three_suites(store: Store) -> None:
-    calibrated = [calibrate(store, f"{suite}@reference") for suite in ("map", "controls", "pretrained")]
+def test_the_costs_of_phases_are_medians_over_three_suites(reference_store: Store) -> None:
+    calibrated = [
+        measure_phase_costs(reference_store, f"{suite}@reference") for suite in ("map", "controls", "pretrained")
+    ]
     scored, trained = (median(costs) for costs in zip(*calibrated, strict=True))
     assert scored == pytest.approx(SCORED_TOKEN, abs=0.01)
     assert trained == pytest.approx(TRAINED_TOKEN, abs=0.01)

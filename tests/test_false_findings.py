@@ -108,9 +108,11 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
     lines = {name: (row.variant, row.baseline) for name, row in rows.items()}
     assert lines["hacpo, tuned"] == ("hacpo-tuned", "independent, tuned")
     assert lines["hacpo"] == ("hacpo", "independent")
-    tuned, own, published = (rows[name] for name in ("hacpo, tuned", "independent, tuned", "independent"))
-    assert tuned.gain == pytest.approx(tuned.accuracy - own.accuracy)
-    assert abs(own.accuracy - published.accuracy) > 0.001, "over the published baseline it would be another number"
+    tuned, published = rows["hacpo, tuned"], rows["independent"]
+    assert round(100 * tuned.gain, 1) == 16.9
+    assert round(100 * (tuned.accuracy - published.accuracy), 1) == 17.1, (
+        "over the published baseline it is another number"
+    )
     assert table_against_paper("hacpo2026", reference, ["tuned_small@reference"]), (
         "what asks the cells for a regime asks by its variant"
     )
@@ -120,7 +122,7 @@ def test_8_tuned_regimes_stand_beside_the_tuned_baseline(reference: Snapshot) ->
 def test_10_opposite_effects_are_named_and_no_mean_hides_them(reference: Snapshot) -> None:
     said = make_heading(reference, "tuned_small@reference", said="opening").sentences[0].sentence
     assert re.search(r"Tuned: .* over tuned independent", said)
-    assert re.search(r"sgt \(\+2\.\d for llama to \+14\.\d for qwen\) .*differ between policies", said)
+    assert "sgt (+2.8 for llama to +14.2 for qwen)" in said
 
 
 def test_10_groups_that_differ_beyond_chance_are_a_verdict_of_their_own() -> None:

@@ -232,10 +232,13 @@ def _find_usual_baseline(rows: Sequence[SeedRow]) -> str:
 def _explain_left_out(row: TableRow, having: Sequence[str], lacking: Sequence[str]) -> str:
     """Say why a regime, or its gain, is not in the mean; empty where it is. having, lacking: titles of the panels with and without
     a row of it; the shorter list is told."""
-    if not row.comparison.own.n[row.place]:
-        if not lacking:
-            return "no seed is everywhere"
-        return f"only on {joined(having)}" if 0 < len(having) < len(lacking) else f"nothing on {joined(lacking)}"
+    has_mean = row.comparison.own.n[row.place] > 0
+    if not has_mean and not lacking:
+        return "no seed is everywhere"
+    if not has_mean and 0 < len(having) < len(lacking):
+        return f"only on {joined(having)}"
+    if not has_mean:
+        return f"nothing on {joined(lacking)}"
     if row.reference and not row.comparison.gains.n[row.place]:
         return f"no seed in common with {row.reference}"
     return ""
