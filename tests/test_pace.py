@@ -281,6 +281,25 @@ def test_the_board_shows_the_pace_of_the_tables(tmp_path: Path, monkeypatch: pyt
     assert "published" in shown
 
 
+@pytest.mark.parametrize("policies", [("a", "b"), ("a",)])
+def test_a_brief_page_is_the_same_from_its_own_rows_alone(tmp_path: Path, policies: tuple[str, ...]) -> None:
+    alone = ("alone", [*LADDER, Line("hacpo", "hacpo", pace=1.1)])
+    write_paced(tmp_path, [*LADDER, Line("hacpo", "hacpo", pace=1.2)], policies=policies, groups=[alone])
+    with ingested(tmp_path) as snapshot:
+        whole = make_heading(snapshot, "paced", said="opening")
+        first = make_heading(snapshot, "paced", said="first")
+        every = show_rows(snapshot, "paced")
+        own = show_rows(snapshot, "paced", opening=(whole.sentences[0].policy, whole.sentences[0].metric))
+    assert len(own) < len(every)
+    assert not first.across
+    assert first.sentences == whole.sentences[:1]
+    of_all, of_own = (
+        render_rows("paced", rows, head=head, brief=True) for rows, head in ((every, whole), (own, first))
+    )
+    assert of_own == of_all
+    assert "hacpo" in of_own
+
+
 def test_pace_and_end_stand_below_the_gains(tmp_path: Path) -> None:
     write_paced(tmp_path, [*LADDER, Line("hacpo", "hacpo", pace=1.2, end=0.1, trained=3000)], noise=0.0005)
     with ingested(tmp_path) as snapshot:

@@ -5,13 +5,14 @@ python tools/simulate_statistics.py [REPETITIONS]      40 unless said; minutes o
 Shapes are read from the suites: seeds, policies, points of the learning curve and answers behind each point (held-out ones, or
 training answers by tenths of a run where a suite has fewer than five held-out points). Curves are logistics, seeds differ in level,
 height and time; the run is long enough for the baseline to flatten, or, in the rows "on the slope", ends in the middle of its rise.
+They rise by 40 points, as those of tiny models do; the last lines are of the pretrained pair's curves, which rise by less.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log
 
 import numpy as np
@@ -36,6 +37,8 @@ from harness.suite.schema import Suite
 
 TENTHS = 10
 LOW, HIGH, RISE, MIDDLE = 0.35, 0.75, 9.0, 0.3
+# The pretrained pair alone: twelve points at its rate of 5e-5 (`pretrained`), twenty to twenty-five at 2e-4 (one seed)
+SMALL_RISES = (0.12, 0.20)
 PACES_AND_ENDS = ((1.0, 0.0), (1.1, 0.0), (1.25, 0.03), (1.0, 0.06))
 
 
@@ -77,15 +80,20 @@ def list_shapes() -> dict[Shape, list[str]]:
 
 
 def draw_curves(
-    shape: Shape, regimes: Sequence[tuple[float, float]], length: float, rng: np.random.Generator
+    shape: Shape,
+    regimes: Sequence[tuple[float, float]],
+    length: float,
+    rng: np.random.Generator,
+    mean_height: float = HIGH - LOW,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Draw steps, and noisy curves of a baseline and of regimes on the same seeds.
 
-    regimes: pace and end of each. length: of the run, 1 where the baseline flattens inside it.
+    regimes: pace and end of each. length: of the run, 1 where the baseline flattens inside it. mean_height: by how much the
+    baseline's curves rise, in accuracy.
     """
     steps = np.linspace(0, length, shape.points)
     level = LOW + 0.02 * rng.standard_normal((shape.seeds, 1))
-    height = HIGH - LOW + 0.02 * rng.standard_normal((shape.seeds, 1))
+    height = mean_height + 0.02 * rng.standard_normal((shape.seeds, 1))
     middle = MIDDLE + 0.02 * rng.standard_normal((shape.seeds, 1))
 
     def rise(at: np.ndarray) -> np.ndarray:
@@ -100,9 +108,11 @@ def draw_curves(
     return steps, curves
 
 
-def fit_drawn(shape: Shape, pace: float, end: float, length: float, rng: np.random.Generator) -> Acceleration:
+def fit_drawn(
+    shape: Shape, pace: float, end: float, length: float, rng: np.random.Generator, mean_height: float = HIGH - LOW
+) -> Acceleration:
     """Fit drawn curves."""
-    steps, (baseline, regime) = draw_curves(shape, [(pace, end)], length, rng)
+    steps, (baseline, regime) = draw_curves(shape, [(pace, end)], length, rng, mean_height)
     return compare_with_clock(fit_clock(steps, baseline), regime)
 
 
@@ -129,6 +139,19 @@ def describe_paces(shape: Shape, repetitions: int, rng: np.random.Generator) -> 
     silent = np.mean([bool(fit.problem) for fit in slope])
     no_end = np.mean([bool(fit.problem) or fit.rising for fit in slope])
     yield f"  on the slope: pace refused {silent:.2f}, reach refused or still rising {no_end:.2f}"
+
+
+def describe_small_rises(shape: Shape, repetitions: int, rng: np.random.Generator) -> Iterator[str]:
+    """Yield, for each height of `SMALL_RISES` and pace, how often such curves are refused and how often a pace is told from 1.
+
+    The share of told paces is of all runs: one that is refused tells nothing.
+    """
+    for height in SMALL_RISES:
+        for pace in (1.1, 1.25):
+            fits = [fit_drawn(shape, pace, 0.0, 1.0, rng, height) for _ in range(repetitions)]
+            refused = np.mean([bool(fit.problem) for fit in fits])
+            told = np.mean([not fit.problem and not fit.kappa_low <= 1 <= fit.kappa_high for fit in fits])
+            yield f"  rise of {100 * height:.0f} points, kappa {pace:4}: refused {refused:.2f}, told from 1 {told:.2f}"
 
 
 def describe_worth(shape: Shape, repetitions: int, rng: np.random.Generator) -> str:
@@ -206,6 +229,22 @@ def main() -> None:
     for seeds in sorted({shape.seeds for shape in shapes}):
         print(describe_false_findings(seeds, 20 * repetitions, rng), flush=True)
         print(describe_false_answers(seeds, 500 * repetitions, rng), flush=True)
+    describe_pretrained_pair(5 * repetitions)
+
+
+def describe_pretrained_pair(repetitions: int) -> None:
+    """Print what curves of the pretrained pair can tell: those of its suites, and held-out ones with more points and answers."""
+    of_suite = shape_of(load_suite("real_pair"))
+    of_rewards = shape_of(load_suite("pretrained"))
+    assert of_suite is not None
+    assert of_rewards is not None
+    denser = replace(of_suite, points=LONG_RUNS.points)
+    sixteen_each = replace(denser, answers=16 * 91 * 2)
+    rng = np.random.default_rng(0)
+    for shape in (of_suite, denser, sixteen_each, of_rewards):
+        print(f"the pretrained pair: {shape.seeds} seeds, {shape.points} points of {shape.answers} answers:")
+        for line in describe_small_rises(shape, repetitions, rng):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
@@ -38,7 +37,7 @@ from harness.store.manifest import (
     suite_files,
     suite_folder,
 )
-from harness.store.ranking import Heading, make_heading
+from harness.store.ranking import Heading, Said, make_heading
 from harness.store.read import Snapshot
 from harness.store.reference_results import choose_suite, list_own, list_references
 from harness.store.remarks import Missing, describe_gaps
@@ -48,8 +47,6 @@ from harness.store.text import visible
 from harness.store.tuning import read_tuning, without_trials
 from harness.store.tuning_table import TuningResults, transfer_rows, tuning_rows
 
-# Formats with sentences above the rows
-SAID: dict[str, Literal["everything", "opening"]] = {"table": "opening", "json": "everything"}
 STATES = ("done", "running", "cut off", "failed", "pending")
 MARKS = {
     "~": "; the same expectation, estimated from another number of answers",
@@ -134,7 +131,7 @@ def show_snapshot(
     heads = {}
     for one in names if suite else without_trials(names):
         gaps = _find_gaps(snapshot, results, one, suite, prepared)
-        head = make_heading(snapshot, one, margin, SAID.get(format_, "nothing"))
+        head = make_heading(snapshot, one, margin, _choose_what_is_said(format_, brief=not full or len(names) > 1))
         heads[one] = msgspec.structs.replace(head, missing=gaps)
     if len(names) > 1 and format_ == "table":
         sys.stdout.write(render_overview(heads, _width(), _in_colour()))
@@ -143,6 +140,15 @@ def show_snapshot(
         _print_tables(snapshot, heads, results, format_, margin, prepared, full)
     for one in heads:
         _say_damage(snapshot, one)
+
+
+def _choose_what_is_said(format_: str, brief: bool) -> Said:
+    """Return how much of a heading a format prints. brief: of one metric alone, or a sentence for each of several suites."""
+    if format_ == "json":
+        return "everything"
+    if format_ == "table":
+        return "first" if brief else "opening"
+    return "nothing"
 
 
 def _print_tables(
@@ -157,7 +163,10 @@ def _print_tables(
     """Print each suite's table, and on stderr how to see more of it. heads: the sentences above the tables."""
     file = None if prepared is None else prepared.suite_file()
     for i, (suite, head) in enumerate(heads.items()):
-        rows = show_rows(snapshot, suite, margin)
+        first = head.sentences[0] if head.sentences else None
+        brief = format_ == "table" and not full
+        opening = (first.policy, first.metric) if brief and first else None
+        rows = show_rows(snapshot, suite, margin, opening)
         text = _table_text(snapshot, results, suite, head, rows, format_, file, full)
         if format_ == "markdown" and len(heads) > 1:
             text = f"## {suite}\n\n{text}\n"

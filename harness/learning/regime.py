@@ -13,8 +13,7 @@ from harness.experience.answers import Group, Inbox, Prompt
 from harness.experience.records import Pieces, Record
 from harness.learning.hints import Hint
 from harness.learning.terms import OldLogprobs, Term
-from harness.verification.equivalence import same_answer
-from harness.verification.scorer import Same
+from harness.verification.scorer import Math, Same
 
 __all__ = ["Context", "Measured", "Need", "NoOptions", "Regime"]
 
@@ -53,7 +52,7 @@ class Context:
     rng: np.random.Generator
     max_tokens: int
     updates: int = 1
-    same: Same = same_answer
+    same: Same = Math().same  # which loads its rules, and with them mpmath, when it is first asked
     same_by_task: Mapping[str, Same] = field(default_factory=dict)
 
     def same_of(self, prompt: Prompt) -> Same:

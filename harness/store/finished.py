@@ -392,8 +392,8 @@ def _read_scores(snapshot: Snapshot, suite: str, untrained: frozenset[str], reta
     data = snapshot.query(_SCORES, [suite])
     columns = [data[name].to_pylist() for name in ("accuracy", "error", "questions", "answers")]
     noise = sampling_variance(*columns)
-    rows = [row | {"noise": float(own)} for row, own in zip(data.to_pylist(), noise, strict=True)]
-    rows = [row for row in rows if (row["task"] in untrained) == retained]
+    every = data.append_column("noise", [noise]).to_pylist()
+    rows = [row for row in every if (row["task"] in untrained) == retained]
     for (is_base, *_), part in groupby(rows, key=itemgetter("base", "cell", "task", "metric")):
         if is_base:
             stored.add_base(list(part))

@@ -94,5 +94,7 @@ def _add_mean(curves: LearningCurves, group: str, members: Sequence[str]) -> Non
         seeds = set.intersection(*(set(one) for one in each))
         for seed in sorted(seeds):
             together = [one[seed] for one in each]
-            mean = {point: float(np.mean([one[point] for one in together])) for point in common_points(together)}
-            curves.points.setdefault((group, MEAN, variant), {})[seed] = mean
+            points = common_points(together)
+            accuracies = np.array([[one[point] for point in points] for one in together])  # (members, points)
+            means = accuracies.mean(axis=0).tolist()
+            curves.points.setdefault((group, MEAN, variant), {})[seed] = dict(zip(points, means, strict=True))

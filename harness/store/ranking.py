@@ -30,7 +30,8 @@ from harness.store.sentences import joined, write_doubt, write_rate, write_sente
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
 from harness.store.table import MEAN, compare_rows, seed_rows
 
-Said = Literal["everything", "opening", "nothing"]
+# What a heading says: all of every choice, or of the opening choice alone; its first sentence and what stands beside it; nothing
+Said = Literal["everything", "opening", "first", "nothing"]
 # Of fewer seeds a bootstrap interval comes out far too narrow
 MIN_RUNS = 5
 End = tuple[str, float]
@@ -446,16 +447,17 @@ def _interval_if_enough(interval: BootstrapInterval, runs: int) -> Pair | None:
 def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Heading:
     """Make the sentences for each choice of policy, task and metric, the opening one first.
 
-    margin: of the verdicts. said: all sentences, those of the opening choice alone, or none.
+    margin: of the verdicts. said: how much; what is not said is not computed.
     """
+    whole = said in ("everything", "opening")
     heading = Heading(
         margin,
         [],
         {},
         claims=answer_suite_claims(snapshot, suite, margin),
-        checkpoints=[] if said == "nothing" else read_checkpoint_choices(snapshot, suite),
-        task_rewards=[] if said == "nothing" else read_task_rewards(snapshot, suite),
-        task_help=[] if said == "nothing" else read_task_help(snapshot, suite),
+        checkpoints=read_checkpoint_choices(snapshot, suite) if whole else [],
+        task_rewards=read_task_rewards(snapshot, suite) if whole else [],
+        task_help=read_task_help(snapshot, suite) if whole else [],
         retention=[] if said == "nothing" else read_retention(snapshot, suite),
         starts=read_moments(snapshot, suite),
         processors=mixed_in(snapshot, suite),
@@ -479,7 +481,7 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
         headline = _make_headline(policy, metric, task, ranking, rate)
         heading.sentences.append(headline)
         # the first policy, or the mean of policies, on all benchmarks
-        if (policy, task) == (heading.sentences[0].policy, MEAN):
+        if whole and (policy, task) == (heading.sentences[0].policy, MEAN):
             across = aggregate_panels(chosen)
             if across:
                 heading.across[metric] = across
@@ -489,14 +491,16 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
 def _list_choices(by_choice: Mapping[tuple[str, str], Sequence[SeedRow]], said: Said) -> list[tuple[str, str, str]]:
     """Return policy, benchmark and metric of each choice that is spoken of: the mean before policies, all benchmarks before each.
 
-    by_choice: a suite's rows by policy and metric. said: of the opening choice alone only the first policy.
+    by_choice: a suite's rows by policy and metric. said: of the opening choice only the first policy; else the first choice alone.
     """
     rows = chain.from_iterable(by_choice.values())
     tasks = list(dict.fromkeys(row.task for row in rows))
     policies = sorted(dict.fromkeys(policy for policy, _ in by_choice), key=lambda policy: policy != MEAN)
     metrics = list(dict.fromkeys(metric for _, metric in by_choice))
     benchmarks = [MEAN]
-    if said == "opening":
+    if said == "first":
+        policies, metrics = policies[:1], metrics[:1]
+    elif said == "opening":
         policies = policies[:1]
     elif len(tasks) > 1:
         benchmarks += tasks

@@ -7,6 +7,7 @@ The way is: `finished.read_finished` reads the scores of all finished cells and 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
@@ -171,8 +172,14 @@ def seed_rows(snapshot: Snapshot, suite: str, of: str | None = None) -> list[See
     return [row for row in read_finished(snapshot, suite).rows if of in (None, row.policy)]
 
 
-def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[ShowRow]:
-    """Return the rows of `harness show` in the suite's order. margin: of the verdicts. Raises StoreError on an unknown suite."""
+def show_rows(
+    snapshot: Snapshot, suite: str, margin: float = MARGIN, opening: tuple[str, str] | None = None
+) -> list[ShowRow]:
+    """Return the rows of `harness show` in the suite's order. Raises StoreError on an unknown suite.
+
+    margin: of the verdicts. opening: a policy and a metric, for their rows alone and those of groups of one policy, which have no
+    mean; without intervals for other questions, which take longest and stand on no brief page.
+    """
     cells = read_finished(snapshot, suite)
     if not cells.rows and suite not in list_suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
@@ -185,10 +192,18 @@ def show_rows(snapshot: Snapshot, suite: str, margin: float = MARGIN) -> list[Sh
         metric = row.metric == "greedy", row.metric
         return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
 
+    policies_of = Counter(group for group, _ in {(row.group, row.policy) for row in cells.rows})
+
+    def is_shown(row: SeedRow | ShowRow) -> bool:
+        if opening is None:
+            return True
+        policy, metric = opening
+        return row.metric == metric and (row.policy == policy or policies_of[row.group] == 1)
+
     rows: list[ShowRow] = []
-    for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows):
-        rows += make_rows(policy, metric, cells, margin, other_questions=True)
-    return sorted(rows, key=place_of)
+    for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows if is_shown(row)):
+        rows += make_rows(policy, metric, cells, margin, other_questions=opening is None)
+    return sorted(filter(is_shown, rows), key=place_of)
 
 
 def make_rows(
