@@ -34,7 +34,9 @@ def describe_plan(plan: Plan) -> str:
         lines.append(f"margin     {left} left on the fullest GPU{caches}")
     disk = plan.disk
     if disk.kept:
-        models = f", {_format_disk(disk.caches)} of models and starts to be fetched or made first" if disk.caches else ""
+        models = (
+            f", {_format_disk(disk.caches)} of models and starts to be fetched or made first" if disk.caches else ""
+        )
         lines.append(f"disk       {_format_disk(disk.kept)} kept, {_format_disk(disk.running)} at the fullest{models}")
     for layout, kinds in _group_alike_layouts(plan):
         lines += ["", *_describe_layout(layout)]
