@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from harness.statistics import MARGIN
-from harness.statistics.comparison import EQUIVALENT, GAINS, LOSES
-from harness.store.finished import ShowRow, read_finished
+from harness.statistics.comparison import GAINS
+from harness.store.finished import ShowRow, TableLine, is_independent_training, read_finished
 from harness.store.manifest import MARK
 from harness.store.read import Snapshot
 from harness.store.roles import RoleRow, role_rows
-from harness.store.sentences import joined, verdict_mark, write_rate
+from harness.store.sentences import joined
 from harness.store.starts import UNPAIRED
-from harness.store.statistic import PERCENT, POINTS, Pair
+from harness.store.statistic import Pair
 from harness.store.table import MEAN, make_rows
 from harness.store.tuning import without_trials
 
@@ -39,8 +39,8 @@ KINDS: dict[Kind, str] = {
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """A group on a benchmark, by its suite's first metric, under one set of settings. suites: that hold its cells, all the same.
-    rate: the suite's learning rate; steps, prompts, rollouts: of training; None where the suite's file does not say it. alone:
-    the baseline's accuracy. tiny: micro models alone."""
+    rate: the suite's learning rate; steps, prompts, rollouts: of training; None where the suite's file does not say it. rates: at
+    which independent training ran on the group. alone: the baseline's accuracy. tiny: micro models alone."""
 
     suites: tuple[str, ...]
     group: str
@@ -52,6 +52,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     own_bases: bool
     tiny: bool = False
     rate: float | None = None
+    rates: tuple[float, ...] = ()
     steps: int | None = None
     prompts: int | None = None
     rollouts: int | None = None
@@ -248,7 +249,8 @@ def _hold_suite(
             continue
         seeds = max(row.seeds for row in kept.values())
         alone = next((row.accuracy for row in lines if row.regime == suite.baseline), None)
-        setting = msgspec.structs.replace(shape, suites=(suite.name,), task=task, seeds=seeds, alone=alone)
+        rates = _find_rates(lines, cells.lines)
+        setting = msgspec.structs.replace(shape, suites=(suite.name,), task=task, seeds=seeds, rates=rates, alone=alone)
         there = ran.get((suite.name, group), {})
         keys = frozenset(there.get(suite.baseline, _NOTHING).keys)
         tuned = {row.regime.partition(", tuned")[0] for row in lines if ", tuned" in row.regime}
@@ -258,6 +260,16 @@ def _hold_suite(
             if place in roles:
                 own_roles[name] = roles[place]
         yield _Held(setting, kept, own_roles, keys, there, tuned)
+
+
+def _find_rates(rows: Sequence[ShowRow], lines: Mapping[str, TableLine]) -> tuple[float, ...]:
+    """Return the learning rates at which independent training ran, as far as they are known."""
+    rates = set()
+    for row in rows:
+        line = lines[row.regime]
+        if line.trained.rate is not None and is_independent_training(line, lines):
+            rates.add(line.trained.rate)
+    return tuple(sorted(rates))
 
 
 def _find_shapes(part: Mapping[str, Any], training: Mapping[str, Any], taught: Taught | None) -> dict[str, Setting]:
@@ -477,148 +489,3 @@ def _select_lines(
             if not on or (chooser is not None and chooser.kind == kind):
                 kept[regime] = row
     return kept
-
-
-# In sentences ---------------------------------------------------------------------------------------------------------
-
-
-def summarise_board(
-    defaults: Board, tuned: Board, margin: float = MARGIN, statuses: Mapping[str, str] | None = None
-) -> list[str]:
-    """Say what the settings show together, the first sentence with a pair at two learning rates where there is one.
-
-    statuses: by regime, whose defaults it has: `published`, or `with defaults of ours`.
-    """
-    gains = [*defaults.list_gains(), *tuned.list_gains()]
-    some_gain = any(cell.verdict == GAINS for _, _, cell in gains)
-    opening = "It depends on the pair and the settings" if some_gain else "No regime is shown to gain"
-    rates = _at_two_rates(defaults, margin)
-    parts = [f"{opening}: {rates}" if rates else f"{opening}."]
-    for kind in KINDS:
-        said = _summarise_kind(kind, defaults, tuned, statuses or {})
-        if said:
-            parts.append(said)
-    single = _at_one_rate(defaults)
-    if single:
-        parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
-    if defaults.unlike:
-        parts.append(_write_one_base(defaults.unlike[0]))
-    return parts
-
-
-def _summarise_kind(kind: Kind, defaults: Board, tuned: Board, statuses: Mapping[str, str]) -> str:
-    """Say who gains and loses in the settings of one kind; empty where there are none."""
-    cells = [(name, cell) for name, _, cell in defaults.list_gains(kind)]
-    if not cells:
-        return ""
-    gains = _list_judged(cells, GAINS)
-    loses = _list_judged(cells, LOSES)
-    nothing = sum(cell.verdict == EQUIVALENT for _, cell in cells)
-    sizes = [cell.gain for _, cell in cells]
-    low, high = POINTS.text(min(sizes)), POINTS.text(max(sizes))
-    when_tuned = [(name, cell) for name, _, cell in tuned.list_gains(kind)]
-    also = [name for name in _list_judged(when_tuned, GAINS) if name not in gains]
-    said = _name_by_status(gains, statuses) or "no regime gains with its defaults"
-    if also:
-        said += f", {joined(also)} when tuned"
-    if loses:
-        said += f"; {_name_regimes(loses, 'lose')}"
-    where = _WHERE[kind]
-    return f"{where} {said} (gains from {low} to {high} points; in {nothing} of {len(cells)} comparisons no effect)."
-
-
-def _list_judged(cells: Sequence[tuple[str, ShowRow]], verdict: str) -> list[str]:
-    """Return the regimes with a verdict in some setting, by name."""
-    return sorted({name for name, cell in cells if cell.verdict == verdict})
-
-
-def _write_one_base(one: OneBase) -> str:
-    """Say that a gain is not seen over several base checkpoints."""
-    alone = POINTS.with_interval(one.gain.gain, one.gain.gain_interval)
-    there = POINTS.with_interval(one.there.gain, one.there.gain_interval)
-    return (
-        f"{one.gain.regime} gains {alone} points on {one.alone.title} in {one.alone.names}, where all seeds start from one "
-        f"base checkpoint a family. Over {one.own.seeds} base checkpoints a family, in {one.own.names}, it is {there}: "
-        "no gain is shown there."
-    )
-
-
-def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
-    """Say which regimes gain, those with published defaults apart from those with ours; empty where none does."""
-    by_status: dict[str, list[str]] = {}
-    for name in names:
-        by_status.setdefault(statuses.get(name, DEFAULTS), []).append(name)
-    parts = []
-    for status, own in sorted(by_status.items()):
-        said = _name_regimes(own, "gain")
-        parts.append(f"{said} ({status})")
-    return " and ".join(parts)
-
-
-def _at_two_rates(defaults: Board, margin: float) -> str:
-    """Write the largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much
-    training. Empty where no regime ran at two, or on positive controls alone: these gain because they were built so."""
-    by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
-    for name, setting, row in defaults.list_gains():
-        if setting.rate is not None and setting.kind != "built":
-            of_pair = by_pair.setdefault((name, *setting.pair), [])
-            of_pair.append((setting, row))
-    best: tuple[bool, float] | None = None
-    both: list[tuple[Setting, ShowRow]] = []
-    for cells in by_pair.values():
-        for first, second in permutations(cells, 2):
-            setting, row = first
-            other, _ = second
-            if setting.rate == other.rate:
-                continue
-            worth = setting.shape == other.shape, float(row.gain)
-            if best is None or worth > best:
-                best = worth
-                both = [first, second]
-    if not both:
-        return ""
-    (setting, row), (other, there) = both
-    at_first = _at_a_rate(setting, row, margin)
-    at_second = _at_a_rate(other, there, margin)
-    return f"on {setting.title} the gain of {row.regime} is {at_first} and {at_second}."
-
-
-def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
-    """Write a gain with the learning rate at which it was seen, its verdict, and where training alone ends."""
-    gain = POINTS.with_interval(row.gain, row.gain_interval)
-    rate = write_rate(setting.rate or 0.0)
-    # "no effect" is said of the interval that is not corrected
-    corrected = "" if row.verdict == EQUIVALENT else "95 % by itself; corrected for all that is compared: "
-    verdict = verdict_mark(row.verdict, margin)
-    alone = ""
-    if setting.alone is not None:
-        alone = f"; independent training ends at {PERCENT.text(setting.alone)} %"
-    return f"{gain} points at learning rate {rate} in {setting.names} ({corrected}{verdict}{alone})"
-
-
-def _at_one_rate(defaults: Board) -> str:
-    """Name the pairs that ran at one known learning rate alone, but those that were built to gain; empty where there are none."""
-    rates: dict[tuple[object, ...], set[float | None]] = {}
-    titles: dict[tuple[object, ...], str] = {}
-    for setting in defaults.settings:
-        if setting.kind != "built":
-            of_pair = rates.setdefault(setting.pair, set())
-            of_pair.add(setting.rate)
-            titles[setting.pair] = setting.title
-    single = [titles[pair] for pair, known in rates.items() if len(known) == 1 and None not in known]
-    return joined(single) if single else ""
-
-
-def _name_regimes(names: Sequence[str], verb: str) -> str:
-    """Write names with a verb of theirs; empty without names."""
-    if not names:
-        return ""
-    ending = "s" if len(names) == 1 else ""
-    return f"{joined(names)} {verb}{ending}"
-
-
-_WHERE: dict[Kind, str] = {
-    "built": "Where each policy was taught what the other lacks,",
-    "alike": "On tiny models with the statistics of real pairs,",
-    "real": "On real models,",
-}

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import streamlit as st
 
 from harness.statistics.comparison import EQUIVALENT, GAINS, INCONCLUSIVE, LOSES
+from harness.store.board_sentences import summarise_board
 from harness.store.claims import write_claims
 from harness.store.kind_answers import QUESTIONS, list_harmed
 from harness.store.manifest import MARK
@@ -23,7 +24,6 @@ from harness.store.standing import (
     Setting,
     Settings,
     Standing,
-    summarise_board,
 )
 from harness.store.statistic import CLOCK, POINTS
 from leaderboard.charts import COLOURS, SIGNS, fill_template

@@ -16,14 +16,15 @@ from synthetic_results import REGIMES, write_cell, write_results, write_trials
 from harness.engines.embedded.presets import shares_by_steps
 from harness.statistics.comparison import GAINS, LOSES
 from harness.store import standing
+from harness.store.board_sentences import summarise_board
 from harness.store.ingest import ingest_journals
 from harness.store.kind_answers import QUESTIONS, answer_by_kind, list_harmed
 from harness.store.manifest import read_manifest, read_suite, write_manifest, write_suite
 from harness.store.ranking import make_heading, rank_regimes
 from harness.store.read import Snapshot
 from harness.store.roles import RoleRow
-from harness.store.standing import KINDS, Section, Standing, make_board, summarise_board
-from harness.store.statistic import POINTS
+from harness.store.standing import KINDS, Section, Standing, make_board
+from harness.store.statistic import CLOCK, POINTS
 from harness.store.table import seed_rows, show_rows
 from harness.store.tuning import write_tuning
 
@@ -82,7 +83,15 @@ def test_the_first_screen_has_each_setting_by_itself_and_no_rank_over_them(
     """Somebody who has read nothing reads this from its text: an answer in a sentence, a row a regime, a column a setting."""
     app = app_on(settings, monkeypatch)
     answer = text_of_page(app).replace("\\", "")
-    assert answer.startswith("**It depends on the pair and the settings.**")
+    with Snapshot(settings) as snapshot:
+        board = make_board(snapshot, "defaults", taught=shares_by_steps)
+    gains = [row for _, _, row in board.list_gains("alike") if row.verdict == GAINS]
+    largest = max(gains, key=lambda row: row.gain)
+    gain = POINTS.with_interval(largest.gain, largest.gain_corrected_interval)
+    assert answer.startswith(
+        f"**On tiny models with the statistics of real pairs, {largest.regime} gains {gain} points; where each policy was taught "
+        "what the other lacks, no regime is shown to gain.**"
+    )
     assert "Where each policy was taught what the other lacks," in answer
     assert "On tiny models with the statistics of real pairs, sgt gains (published)" in answer
     tables = by_kind(app)
@@ -140,7 +149,7 @@ def test_a_member_is_harmed_where_its_whole_interval_lies_below_0() -> None:
 
 # What a newcomer asks, and what of the first screen's text answers it
 ASKED = {
-    "on which pair": r"settings: on (.*?) the gain of",
+    "on which pair": r"points\. On (.*?) the gain of",
     "which regime": r"the gain of (\w+) is",
     "by how much": r"is (\+[\d.]+) \[.*?\] points at learning rate 1e-4",
     "at twice the rate": r"and ([+−][\d.]+) \[.*?\] points at learning rate 2e-4 in fast",
@@ -230,16 +239,42 @@ def test_settings_of_a_pair_stand_side_by_side_with_the_same_numbers_in_every_vi
     assert not any(isinstance(cell, str) for cell in lines["sgt"][:2])
 
 
-def test_positive_controls_are_not_what_the_first_sentence_says(rates: Path) -> None:
+def test_positive_controls_are_named_as_such_and_not_at_two_rates(rates: Path) -> None:
     """They gain because they were built so."""
     with Snapshot(rates) as snapshot:
         board = make_board(snapshot, "defaults", taught=shares_by_steps)
-    assert summarise_board(board, board)[0].startswith("It depends on the pair and the settings: on neox × qwen")
+    assert " points. On neox × qwen the gain of sgt is " in summarise_board(board, board)[0]
     (section,) = board.sections
     settings = tuple(msgspec.structs.replace(setting, kind="built") for setting in section.settings)
     built = msgspec.structs.replace(section, kind="built", settings=settings)
     controls = msgspec.structs.replace(board, sections=(built,))
-    assert summarise_board(controls, controls)[0] == "It depends on the pair and the settings."
+    assert "the gain of" not in summarise_board(controls, controls)[0]
+    assert summarise_board(controls, controls)[0].startswith(
+        "Where each policy was taught what the other lacks, sgt gains "
+    )
+
+
+def test_the_first_sentence_has_a_pace_where_no_gain_is_shown(tmp_path: Path) -> None:
+    lines = [Line("independent"), Line("hacpo", "hacpo", pace=1.2), Line("naive", "naive", pace=1.4, end=-0.1)]
+    write_paced(tmp_path, lines)
+    ingest_journals(tmp_path)
+    with Snapshot(tmp_path) as snapshot:
+        board = make_board(snapshot, "defaults", taught=shares_by_steps)
+    paces = {name: row for name, _, row in board.list_gains()}
+    said = summarise_board(board, board)[0]
+    assert "no regime is shown to gain, but hacpo learns " in said, said
+    assert f"{CLOCK.with_interval(paces['hacpo'].kappa, paces['hacpo'].kappa_interval)} times as fast" in said
+    assert paces["naive"].kappa > paces["hacpo"].kappa, "faster, but towards a lower end"
+
+
+def test_a_pair_that_ran_at_two_rates_within_a_suite_ran_at_more_than_one(rates: Path) -> None:
+    with Snapshot(rates) as snapshot:
+        board = make_board(snapshot, "defaults", taught=shares_by_steps)
+    assert "At one learning rate alone ran 3 families:" in " ".join(summarise_board(board, board))
+    (section,) = board.sections
+    settings = tuple(msgspec.structs.replace(setting, rates=(1e-4, 2e-4)) for setting in section.settings)
+    both = msgspec.structs.replace(board, sections=(msgspec.structs.replace(section, settings=settings),))
+    assert "At one learning rate alone" not in " ".join(summarise_board(both, both))
 
 
 def test_a_group_that_holds_another_is_in_no_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
