@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from harness.cli.document import reserve_stdout, wants_json
 from harness.errors import HarnessError
-from harness.limits import use_one_thread
+from harness.limits import collect_garbage_seldom, use_one_thread
 
 _LONGEST = 2000
 _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -28,6 +28,7 @@ def _end(*_: object) -> NoReturn:
 def main() -> None:
     """An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
     use_one_thread()
+    collect_garbage_seldom()
     signal.signal(signal.SIGTERM, _end)
     _settle_output()
     with reserve_stdout():
