@@ -57,7 +57,7 @@ def _summarise_findings(kinds: Sequence[KindAnswers]) -> str:
         faster = [one for one in paces.found if one.value > 1 and (one.regime, one.setting) not in lower]
         surest = max(faster, key=lambda one: one.interval[0], default=None)
         clauses.append(f"{_WHERE[answers.kind]} {_write_finding(largest, surest)}")
-    sentence = "; ".join(clauses) or "no setting is compared yet"
+    sentence = "; ".join(clauses) or "no regime is compared with its defaults yet"
     return _begin_with_capital(f"{sentence}.")
 
 
@@ -92,6 +92,7 @@ def _summarise_kind(kind: Kind, defaults: Board, tuned: Board, statuses: Mapping
 
 
 def _begin_with_capital(sentence: str) -> str:
+    """Return a sentence whose first letter is a capital, which `_WHERE` has not: it stands within sentences too."""
     return sentence[0].upper() + sentence[1:]
 
 

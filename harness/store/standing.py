@@ -326,7 +326,8 @@ def _merge_setting(old: _Held, new: _Held) -> None:
     old.ran = {**new.ran, **old.ran}
     old.tuned = old.tuned | new.tuned
     suites = (*old.setting.suites, *new.setting.suites)
-    old.setting = msgspec.structs.replace(old.setting, suites=suites)
+    rates = {*old.setting.rates, *new.setting.rates}
+    old.setting = msgspec.structs.replace(old.setting, suites=suites, rates=tuple(sorted(rates)))
 
 
 def _compared_numbers(row: ShowRow) -> tuple[object, ...]:
