@@ -132,7 +132,7 @@ def scores(results: Path) -> list[dict[str, object]]:
         return snapshot.query(SCORES).to_pylist()
 
 
-def first_comparison(said: str) -> float:
+def read_first_comparison(said: str) -> float:
     """Seconds after which a run has told its first comparison, from what it printed."""
     told = re.search(r"first comparison, after ([\d.]+) (s|min):", said)
     assert told, said
@@ -156,7 +156,7 @@ def quickstart(size: Size) -> list[Row]:
         (stored / "reference").mkdir(parents=True)
         (stored / "reference" / "quickstart").symlink_to(REFERENCE / "quickstart")
         assert scores(results) == scores(stored), "other accuracies than the stored ones"
-    first = first_comparison(done.stdout)
+    first = read_first_comparison(done.stdout)
     return [
         takes("quickstart, its first comparison", [first], 60.0, "seconds"),
         takes("quickstart, everything", [seconds], whole, "seconds", "equal to the stored table"),

@@ -31,14 +31,14 @@ def summarise_board(
     statuses: by regime, whose defaults it has: `published`, or `with defaults of ours`.
     """
     parts = [_summarise_findings(answer_by_kind(defaults, write_points(margin)))]
-    rates = _at_two_rates(defaults, margin)
+    rates = _write_two_rates(defaults, margin)
     if rates:
         parts[0] += f" {rates}"
     for kind in KINDS:
         said = _summarise_kind(kind, defaults, tuned, statuses or {})
         if said:
             parts.append(said)
-    single = _at_one_rate(defaults)
+    single = _name_pairs_at_one_rate(defaults)
     if single:
         parts.append(f"At one learning rate alone ran {single}: whether their gains hold at another is not known.")
     if defaults.unlike:
@@ -124,7 +124,7 @@ def _name_by_status(names: Sequence[str], statuses: Mapping[str, str]) -> str:
     return " and ".join(parts)
 
 
-def _at_two_rates(defaults: Board, margin: float) -> str:
+def _write_two_rates(defaults: Board, margin: float) -> str:
     """Write the largest gain of a regime that ran on the same pair at two learning rates, at both, if possible after as much
     training. Empty where no regime ran at two, or on positive controls alone: these gain because they were built so."""
     by_pair: dict[tuple[object, ...], list[tuple[Setting, ShowRow]]] = {}
@@ -147,12 +147,12 @@ def _at_two_rates(defaults: Board, margin: float) -> str:
     if not both:
         return ""
     (setting, row), (other, there) = both
-    at_first = _at_a_rate(setting, row, margin)
-    at_second = _at_a_rate(other, there, margin)
+    at_first = _write_at_a_rate(setting, row, margin)
+    at_second = _write_at_a_rate(other, there, margin)
     return f"On {setting.title} the gain of {row.regime} is {at_first} and {at_second}."
 
 
-def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
+def _write_at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
     """Write a gain with the learning rate at which it was seen, its verdict, and where training alone ends."""
     gain = POINTS.with_interval(row.gain, row.gain_interval)
     rate = write_rate(setting.rate or 0.0)
@@ -165,7 +165,7 @@ def _at_a_rate(setting: Setting, row: ShowRow, margin: float) -> str:
     return f"{gain} points at learning rate {rate} in {setting.names} ({corrected}{verdict}{alone})"
 
 
-def _at_one_rate(defaults: Board) -> str:
+def _name_pairs_at_one_rate(defaults: Board) -> str:
     """Name the pairs that ran at one known learning rate alone, but those that were built to gain; empty where there are none."""
     rates: dict[tuple[object, ...], set[float | None]] = {}
     titles: dict[tuple[object, ...], str] = {}

@@ -183,15 +183,6 @@ def show_rows(
     cells = read_finished(snapshot, suite)
     if not cells.rows and suite not in list_suites(snapshot):
         raise StoreError(f"no results of a suite {suite!r}")
-    groups = list(dict.fromkeys(row.group for row in cells.rows))
-    regimes = list(cells.lines)
-
-    def place_of(row: ShowRow) -> tuple[object, ...]:
-        """Return what a row is sorted by; a group's mean comes before its policies, greedy answers after sampled ones."""
-        members = [MEAN, *cells.policies[row.group]]
-        metric = row.metric == "greedy", row.metric
-        return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
-
     policies_of = Counter(group for group, _ in {(row.group, row.policy) for row in cells.rows})
 
     def is_shown(row: SeedRow | ShowRow) -> bool:
@@ -203,7 +194,20 @@ def show_rows(
     rows: list[ShowRow] = []
     for policy, metric in dict.fromkeys((row.policy, row.metric) for row in cells.rows if is_shown(row)):
         rows += make_rows(policy, metric, cells, margin, other_questions=opening is None)
-    return sorted(filter(is_shown, rows), key=place_of)
+    return _sort_rows(filter(is_shown, rows), cells)
+
+
+def _sort_rows(rows: Iterable[ShowRow], cells: FinishedScores) -> list[ShowRow]:
+    """Sort rows as the suite has its groups and regimes; a group's mean before its policies, greedy answers after sampled ones."""
+    groups = list(dict.fromkeys(row.group for row in cells.rows))
+    regimes = list(cells.lines)
+
+    def place_of(row: ShowRow) -> tuple[object, ...]:
+        members = [MEAN, *cells.policies[row.group]]
+        metric = row.metric == "greedy", row.metric
+        return groups.index(row.group), row.task, *metric, regimes.index(row.regime), members.index(row.policy)
+
+    return sorted(rows, key=place_of)
 
 
 def make_rows(
