@@ -229,15 +229,25 @@ def policy_layout(
 
 def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
     """Yield every way that is tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both
-    tried and the faster one counts: a preference for either makes plans slower where there is more memory."""
+    tried and the faster one counts: a preference for either makes plans slower where there is more memory.
+
+    A smaller micro-batch is tried only while it could leave room for more answers at once: the model of costs knows no other
+    good of it, so that behind a way which has all its room the smaller ones are never faster and never take less RAM."""
     placing = _Placing(policy, work, gpus, gpu, others)
     of_processes = gpu.account.process_ram(gpu.kind) * gpus
+    settled = set[tuple[bool, int, int, bool]]()
     for training in gpu.account.ways_to_train(policy, work, gpus, gpu):
         train = placing.train_seconds(training.checkpointing)
         host = of_processes + gpu.account.trainer_ram(policy, training.zero, gpus, gpu.kind)
         for tensor_parallel in placing.engine_sizes:
             for sleeps in (False, True):
-                yield placing.try_way(training, train, host, tensor_parallel, sleeps)
+                of_any_micro_batch = training.checkpointing, training.zero, tensor_parallel, sleeps
+                if of_any_micro_batch in settled:
+                    continue
+                way = placing.try_way(training, train, host, tensor_parallel, sleeps)
+                if isinstance(way, _Way) and placing.has_all_room(way):
+                    settled.add(of_any_micro_batch)
+                yield way
 
 
 class _Placing:
@@ -311,6 +321,12 @@ class _Placing:
             sleeps=sleeps,
             concurrent=concurrent,
         )
+
+    def has_all_room(self, way: _Way) -> bool:
+        """Return whether a smaller micro-batch would leave its rollout engines no more room: they have the GPU to themselves in
+        their turn, or generate as many answers at once as they are given."""
+        wanted = -(-self._answers // (self._gpus // way.tensor_parallel))
+        return way.sleeps or way.concurrent == min(wanted, MOST_CONCURRENT)
 
     def _seconds_of_way(
         self, train: float, engines: int, tensor_parallel: int, concurrent: int, sleeps: bool, moved: int
@@ -404,6 +420,10 @@ def places_up_to(gpus: int) -> tuple[int, ...]:
     return tuple(n for n in PLACES if n <= gpus)
 
 
-def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu) -> int | None:
-    """On which the policy can be trained, or None."""
-    return next((gpus for gpus in sizes_to_try(policy) if policy_layout(policy, work, gpus, gpu)[0]), None)
+def least_gpus(policy: PolicyDemand, work: Workload, gpu: Gpu, most: int | None = None) -> int | None:
+    """Return the smallest number of GPUs on which the policy can be trained, or None. most: larger numbers are not tried, unless
+    the policy itself asks for one."""
+    sizes = sizes_to_try(policy)
+    if most is not None and policy.devices is None:
+        sizes = tuple(size for size in sizes if size <= most)
+    return next((gpus for gpus in sizes if policy_layout(policy, work, gpus, gpu)[0]), None)

@@ -375,7 +375,9 @@ def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Invento
 def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
     """What lacks of GPUs and of their memory: for single policies, else for all of a cell together. total: GPUs that there are."""
     words = []
-    least = {policy.name: least_gpus(policy, cell.workload, gpu) for policy in cell.policies}
+    # Where cores take the place of GPUs, nobody is told how many more of them would do: a plan need not look for that number.
+    most = total if gpu.kind == LOGICAL else None
+    least = {policy.name: least_gpus(policy, cell.workload, gpu, most) for policy in cell.policies}
     for policy in cell.policies:
         needed = least[policy.name]
         if needed is None or needed > total:

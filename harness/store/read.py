@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -76,7 +76,7 @@ class Snapshot:
         self.path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
-        self._use = "USE memory" if shown else "USE store"
+        self._use = "USE store"
         # attached, for `connect(path)` would share one instance with older snapshots
         self._connection = duckdb.connect(
             ":memory:",
@@ -91,8 +91,10 @@ class Snapshot:
         try:
             self._connection.execute(f"ATTACH '{quote_path(path)}' AS store (READ_ONLY)")
             self._connection.execute("USE store")
-            if shown:
-                _show_run_instead(self._connection, shown, results)
+            described = _describe_run(shown, results) if shown else {}
+            if shown and not _is_stored_run(self._connection, shown.name, described):
+                _show_run_instead(self._connection, shown.name, described)
+                self._use = "USE memory"
             self._connection.execute("SET enable_external_access = false")
             self._connection.execute("SET lock_configuration = true")
         except duckdb.Error as error:
@@ -147,22 +149,34 @@ class Snapshot:
         self.close()
 
 
-def _show_run_instead(connection: duckdb.DuckDBPyConnection, shown: SuiteFile, results: Path) -> None:
-    changed = {
+def _describe_run(shown: SuiteFile, results: Path) -> dict[str, Any]:
+    """Return what the row of a suite says of one run of it: which lines and cells count, and what was chosen."""
+    return {
         "baseline": shown.baseline, "variants": [v.name for v in shown.variants], "groups": list(shown.groups),
         "cells": list(shown.cells), "bases": list(shown.bases), "altered": list(shown.altered),
         "tuned": list_chosen(read_tuning(results, shown.name, shown)),
     }  # fmt: skip
+
+
+def _is_stored_run(connection: duckdb.DuckDBPyConnection, suite: str, described: Mapping[str, Any]) -> bool:
+    """Say whether the store's row of a suite is of this very run, so that its own views and judgement already show it."""
+    columns = ", ".join(described)
+    stored = connection.execute(f"SELECT {columns} FROM store.suites WHERE suite = ?", [suite]).fetchone()
+    return stored == tuple(described.values())
+
+
+def _show_run_instead(connection: duckdb.DuckDBPyConnection, suite: str, described: Mapping[str, Any]) -> None:
+    """Lay views over the store in which a suite's row describes another run, and judge anew which of its cells are paired."""
     for table in (*CELL_TABLES, *VIEWS.keys() - {*OF_A_RUN}):
         connection.execute(f"CREATE VIEW memory.{table} AS FROM store.{table}")
-    connection.execute("CREATE TABLE memory.suites AS FROM store.suites WHERE suite = ?", [shown.name])
-    values = ", ".join(f"{name} = ?" for name in changed)
-    connection.execute(f"UPDATE memory.suites SET {values}", list(changed.values()))
+    connection.execute("CREATE TABLE memory.suites AS FROM store.suites WHERE suite = ?", [suite])
+    values = ", ".join(f"{name} = ?" for name in described)
+    connection.execute(f"UPDATE memory.suites SET {values}", list(described.values()))
     connection.execute("USE memory")
     connection.execute("CREATE TABLE unpaired AS FROM store.unpaired LIMIT 0")
     for view in OF_A_RUN:
         connection.execute(f"CREATE VIEW {view} AS {VIEWS[view]}")
-    write_unpaired(connection, [shown.name])
+    write_unpaired(connection, [suite])
     connection.execute("USE store")
 
 
