@@ -26,7 +26,7 @@ Every key of a suite file, with its type, default and bounds.
 Written by `python tools/suite_keys.py` from the schema; [suites](suites.md) says how a suite works. In brackets: default and type.
 A key without a default is required, unless its line says otherwise. Limits of a million and more are left out. To override a key
 for one run: `harness run SUITE --set training.steps=10`. Training samples at `training.temperature` from the whole distribution,
-without top-p or top-k. Evaluation samples at temperature 1.
+without top-p or top-k. Evaluation samples at `evaluation.temperature` with `evaluation.top_p`.
 """
 UNBOUNDED = 1_000_000
 ENGINES: dict[str, type[msgspec.Struct]] = {"embedded": EmbeddedOptions, "openrlhf": OpenRLHFSettings}

@@ -20,7 +20,10 @@ WITH results AS (
                     ELSE json_object('standard_error', json_object('value', s.error, 'method', 'analytic')) END),
             'details', json_object('answers', s.answers::VARCHAR, 'answers_without_verdict', s.invalid::VARCHAR)),
         'generation_config', json_object('generation_args', CASE WHEN s.metric = 'greedy'
-            THEN json_object('temperature', 0.0) ELSE json_object('temperature', 1.0, 'top_p', 1.0) END)
+            THEN json_object('temperature', 0.0)
+            ELSE json_object(
+                'temperature', coalesce((c.config ->> '$.evaluation.temperature')::DOUBLE, 1.0),
+                'top_p', coalesce((c.config ->> '$.evaluation.top_p')::DOUBLE, 1.0)) END)
     ) AS result, s.task, s.metric
     FROM scores s JOIN current_cells c USING (suite, cell)
     WHERE c.kind = 'cell' AND c.state = 'done' AND s.accuracy IS NOT NULL

@@ -58,9 +58,11 @@ class _TrainingPart(msgspec.Struct):
 
 
 class _EvaluationPart(msgspec.Struct):
-    """limit: of questions; None for all."""
+    """limit: of questions; None for all. temperature, top_p: of sampled answers; cells from before these settings name neither."""
 
     limit: int | None
+    temperature: float = 1.0
+    top_p: float = 1.0
 
 
 class _CardConfig(msgspec.Struct):
@@ -182,14 +184,15 @@ def write_cards(snapshot: Snapshot, results: Path, suite: str, out: Path) -> int
 
 def find_benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     """Return by task the score on each whole set of the hub: greedy, else the mean of samples."""
-    limit = cell.manifest.config["evaluation"]["limit"]
+    evaluation = msgspec.convert(cell.manifest.config["evaluation"], _EvaluationPart)
+    limit = evaluation.limit
     entries: dict[str, EvalResultEntry] = {}
     scores = [score for score in cell.scores if score.metric in ("greedy", "sampled")]
     for score in sorted(scores, key=lambda score: score.metric != "greedy"):
         data = cell.published(score.task)
         if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
             continue
-        way = "greedy" if score.metric == "greedy" else f"mean of {score.repeats} samples at temperature 1"
+        way = "greedy" if score.metric == "greedy" else _describe_samples(score.repeats, evaluation)
         error = "" if score.error is None else f", standard error {100 * score.error:.2f}"
         unknown = f", {score.invalid} without a verdict" if score.invalid else ""
         entry = EvalResultEntry(
@@ -202,6 +205,12 @@ def find_benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
         )
         entries.setdefault(score.task, entry)
     return entries
+
+
+def _describe_samples(repeats: int, evaluation: _EvaluationPart) -> str:
+    """Say how sampled answers were drawn."""
+    cut = "" if evaluation.top_p == 1.0 else f" and top-p {evaluation.top_p:g}"
+    return f"mean of {repeats} samples at temperature {evaluation.temperature:g}{cut}"
 
 
 def write_card(cell: FinishedPolicy) -> str:

@@ -127,7 +127,7 @@ def _of_steps(kind: pa.DataType, select: str) -> str:
 VIEWS = {
     "questions": _QUESTIONS.format(samples="samples"),
     "totals": f"""
-SELECT suite, cell, policy, count(*) AS steps, {_of_steps(pa.int64(), "coalesce(sum({0}), 0)::BIGINT AS {0}")},
+SELECT suite, cell, policy, count(*) AS steps, {_of_steps(pa.int64(), "sum({0})::BIGINT AS {0}")},
     {_of_steps(pa.float64(), "avg({0}) AS {0}")}, max_by(kl_base, step) AS kl_base,
     stddev_samp(gradient_norm) AS gradient_norm_deviation,
     avg(peer_gradient_norm / nullif(own_gradient_norm, 0)) AS peer_gradient_ratio

@@ -10,8 +10,8 @@ from leaderboard.texts import read_citation
 
 _NUMBERS = """
 - **Accuracy**: share of right answers on held-out questions. *greedy* takes one answer at temperature 0; *avg@k* is
-  the mean over k samples at temperature 1. An answer that the verifier could not decide is left out of the
-  accuracy and counted separately.
+  the mean over k samples, at temperature 1 among all tokens unless the suite's `evaluation` says otherwise. An answer
+  that the verifier could not decide is left out of the accuracy and counted separately.
 - **Gain**: accuracy minus that of the *baseline at the same rollout budget* (each policy alone, as many rollouts), on
   the same group and seed. A gain from more data is not a gain from sharing, so a regime with twice the rollouts is
   compared with a baseline of twice the rollouts.

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from running import ingested, ok
 from synthetic_results import REGIMES, write_results
 
 from harness.errors import StoreError, UsageError
-from harness.formats.exports import write_cards, write_parquet
+from harness.formats.exports import find_benchmarks, finished_cells, write_cards, write_parquet
 from harness.store.ingest import ingest_journals
 from harness.store.journal import read_journal
 from harness.store.manifest import read_manifest, read_suite, write_manifest
@@ -48,11 +49,13 @@ def write(
     tasks: tuple[str, ...] = ("micro", "gsm8k"),
     limit: int | None = None,
     k: int | None = 2,
+    sampling: Mapping[str, float] = {},
     **more: Any,
 ) -> Path:
+    """sampling: what the suite's `evaluation` says of it; cells from before these settings name none."""
     more = {"regimes": REGIMES[:3], **more}
     write_results(folder, suite, seeds=(1, 2), steps=2, questions=10, tasks=tasks, text="<b>", **more)
-    evaluation = {"limit": limit, "max_new_tokens": None, "k": k}
+    evaluation = {"limit": limit, "max_new_tokens": None, "k": k, **sampling}
     for file in (f for f in folder.glob("*/*/manifest.json") if not f.parent.name.startswith("base-")):
         m = read_manifest(file.parent)
         config = {**m.config, "evaluation": evaluation, "training": {**m.config["training"], "task": "micro"}}
@@ -124,6 +127,34 @@ def test_records_of_every_eval_ever_hold_the_stores_values(results: Path, snapsh
                 "standard_error": {"value": row["error"], "method": "analytic"},
             }
             assert score["details"]["answers"] == str(row["answers"])
+
+
+def test_exports_say_how_answers_were_sampled(results: Path, tmp_path: Path) -> None:
+    as_papers_do = write(tmp_path, "s", ("gsm8k",), sampling={"temperature": 0.6, "top_p": 0.95})
+
+    def generation_settings(folder: Path) -> dict[str, str]:
+        """By metric, of the first record."""
+        record = json.loads(ask(folder, "every_eval_ever")[0][1])
+        found = {}
+        for result in record["evaluation_results"]:
+            metric = result["evaluation_result_id"].split("/")[1]
+            found[metric] = result["generation_config"]["generation_args"]
+        return found
+
+    assert generation_settings(results)["sampled"] == {"temperature": 1.0, "top_p": 1.0}
+    assert generation_settings(as_papers_do)["sampled"] == {"temperature": 0.6, "top_p": 0.95}
+    assert generation_settings(as_papers_do)["greedy"] == {"temperature": 0.0}
+    for folder, said in ((results, "temperature 1;"), (as_papers_do, "temperature 0.6 and top-p 0.95;")):
+        assert f"mean of 2 samples at {said}" in note_of_sampled_benchmark(folder)
+
+
+def note_of_sampled_benchmark(folder: Path) -> str:
+    """What the hub is told of a benchmark on which nothing but samples was scored."""
+    suite = next(folder.glob("*/suite.json")).parent.name
+    with Snapshot(folder) as snapshot:
+        cell = next(finished_cells(snapshot, folder, suite))
+    sampled = [score for score in cell.scores if score.metric == "sampled"]
+    return find_benchmarks(cell._replace(scores=sampled))["gsm8k"].notes or ""
 
 
 @pytest.mark.skipif(find_spec("every_eval_ever") is None, reason="the format's own validator is not installed here")

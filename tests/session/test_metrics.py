@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,9 @@ def test_own_answers(step: HandMade, row: StepRow) -> None:
     assert row.generated_tokens == sum(sizes)
     assert row.answer_tokens_mean == pytest.approx(sum(sizes) / 12)
     surprise = [0.5 + 0.25 * i for g in step.own for i in range(len(g.answers))]
+    texts = [a.text for a in answers]
+    assert row.empty == sum(not text.strip() for text in texts)
+    assert row.unboxed == sum(bool(text.strip()) and r"\boxed" not in text for text in texts)
     assert row.entropy == pytest.approx(np.average(surprise, weights=sizes), rel=1e-6)
     assert (row.prompts, row.prompts_all_wrong, row.prompts_rescued) == (5, 2, 1)
 
@@ -266,7 +270,6 @@ def test_lengths_verdicts_and_residuals_of_exchanges(step: HandMade, folders: di
     verdicts = {r.reason: r.verdict for r in step.ledger if not r.accepted}
     assert (verdicts["unverified"], verdicts["too_long"], verdicts["stale"]) == ("wrong", "", "")
     assert {r.marks_spelled for r in step.ledger} == {0}
-    assert len(ExchangeRow.__struct_fields__) == 22, "a new column needs its definition here"
 
 
 def test_marks_that_the_receiver_reads_as_letters_are_counted(step: HandMade) -> None:
@@ -293,3 +296,28 @@ def test_divergence_per_token() -> None:
     assert k3_divergence(old, new) == pytest.approx(np.mean(by_hand), rel=1e-6)
     assert np.isnan(k3_divergence([np.zeros(0)], [np.zeros(0)]))
     assert np.isnan(k3_divergence([], []))
+
+
+COMPARED_IN = {
+    "sampler_drift": "test_cells",
+    "sampler_drift_p99": "test_cells",
+    "sampler_drift_outside": "test_cells",
+    "hinted_prompts": "test_scores_and_hints",
+    "hinted_answers": "test_scores_and_hints",
+    "hinted_right": "test_scores_and_hints",
+}
+"""Columns of a step that the hand-made one has nothing of, and the module beside this one that compares them."""
+
+
+def test_every_column_is_compared_with_its_definition() -> None:
+    """A column that nobody fills has its default in every row, and no other test would miss its value."""
+
+    def read_source(module: str) -> str:
+        return Path(__file__).with_name(f"{module}.py").read_text("utf-8")
+
+    tree = ast.parse(read_source("test_metrics"))
+    here = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    here |= {f"{phase}_seconds" for phase in PHASES}
+    assert [column for column, module in COMPARED_IN.items() if column not in read_source(module)] == []
+    for row in (StepRow, ExchangeRow):
+        assert set(row.__struct_fields__) - here - COMPARED_IN.keys() == set(), "a new column needs its definition here"

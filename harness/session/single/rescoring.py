@@ -56,7 +56,8 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
     folders = sorted(file.parent for file in manifests)
     if not folders:
         which = f" of a suite {suite!r}" if suite else ""
-        raise UsageError(f"{results}: no results{which} (reference results are not verified again)")
+        advice = "`tools/reference.py unpack` makes a folder of them, in a checkout of the source"
+        raise UsageError(f"{results}: no results{which} (reference results are not verified again: {advice})")
     changes: list[CellChange] = []
     problems: list[str] = []
     count = 0
