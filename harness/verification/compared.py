@@ -69,7 +69,7 @@ def _read_literal(node: ast.expr) -> object:
 
 
 def is_as_expected(expected: object, told: bytes) -> bool:
-    """Whether the sandbox's words for a value (`_tell` in sandbox.py) are of one that equals a literal."""
+    """Whether the sandbox's words for a value (`_describe_value` in sandbox.py) are of one that equals a literal."""
     try:
         return _is_equal(expected, json.loads(told))
     except (*_UNREADABLE, KeyError, IndexError):
