@@ -72,7 +72,7 @@ class Snapshot:
         """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store
         is absent or damaged."""
         self.finished: dict[str, Any] = {}
-        """By suite, what `comparisons.finished` found."""
+        """By suite, what `finished.read_finished` has read."""
         self.path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
