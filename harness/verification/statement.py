@@ -109,7 +109,10 @@ def _spellings_of_value(values: list[str], rounded: bool) -> tuple[str, ...] | N
 
 
 def _names_what_follows(label: re.Match[str]) -> bool:
-    r"""`\text{Area} = 5` and `\text{the value is } 5` are 5; `\text{multiples of } 5` is not, whatever the words are."""
+    r"""Return whether a label says that what follows is its value: `\text{Area} = 5` and `\text{the value is } 5` are 5.
+
+    `\text{multiples of } 5` is not, whatever the words are.
+    """
     words = label["words"]
     says_so = bool(label["mark"]) or _SAYS_SO.search(words) is not None or words.strip().lower() in _QUANTITIES
     return says_so and is_label(words)
