@@ -47,8 +47,8 @@ class Answerer(Protocol):
         ...
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
-        """What the longest of these prompts leaves to an answer; None where the model states no positions. Samples nothing. name:
-        of the task. Raises RoomError where no answer fits."""
+        """Return what the longest of these prompts leaves to an answer; None where the model states no positions. Samples
+        nothing. name: of the task. Raises RoomError where no answer fits."""
         ...
 
 
@@ -127,7 +127,7 @@ def _room_behind(name: str, longest: int, positions: int) -> Room:
 
 
 def _end_answer(sample: Sample, stops: Sequence[str], prompt: str) -> BackendAnswer:
-    """An answer up to the first of the stop strings."""
+    """Return an answer up to the first of the stop strings."""
     ended = cut_at(sample, stops)
     return BackendAnswer(ended.text, int(ended.tokens.size), ended.finished, prompt)
 
@@ -173,7 +173,7 @@ class LmEvalBackend:
         return _room_behind(name, longest, int(self.lm.max_length))
 
     def _texts_of_prompts(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The texts that the model reads."""
+        """Return the texts that the model reads."""
         if not self.chat:
             return [prompt.text for prompt in prompts]
         return [

@@ -144,8 +144,8 @@ def votes_of(answers: Sequence[EvaluationSample]) -> list[int]:
 
 
 def judge_pairs(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: Sequence[bool | None]) -> list[Verdict]:
-    """Verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands. finished:
-    None where unknown, which counts as finished. Raises VerificationError."""
+    """Return verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands.
+    finished: None where unknown, which counts as finished. Raises VerificationError."""
     return [
         of_unfinished(verdict) if done is False else verdict
         for verdict, done in zip(verifier.verify(pairs), finished, strict=True)

@@ -80,7 +80,7 @@ class _TaskPlan:
     stops: Sequence[str]
 
     def repeats_by_mode(self) -> dict[Mode, int]:
-        """How many answers each question gets: as many as the metric that asks most."""
+        """Return how many answers each question gets: as many as the metric that asks most."""
         repeats: dict[Mode, int] = {}
         for spec in self.specs:
             mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -146,8 +146,8 @@ def _fitting_length(
     asked: int | None,
     remark: Callable[[str], None],
 ) -> int:
-    """The longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest question.
-    Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
+    """Return the longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest
+    question. Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
     length = task.max_new_tokens if asked is None else asked
     room = model.room(task.name, prompts)
     if room is None or length <= room.new_tokens:
@@ -173,6 +173,6 @@ def _judge_answers(
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:
-    """What a suite's `greedy` and `k` ask for."""
+    """Return what a suite's `greedy` and `k` ask for."""
     sampled = [f"{kind}@{k}" for kind in (("avg", "best", "maj") if k > 1 else ("avg",))] if k else []
     return (["greedy"] if greedy else []) + sampled

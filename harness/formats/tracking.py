@@ -61,7 +61,7 @@ class NewPoints(NamedTuple):
             yield step, at, {f"{point.policy}/{point.tag}": point.value for point in points}
 
     def details(self) -> dict[str, Any]:
-        """What a tracker notes as a run's configuration."""
+        """Return what a tracker notes as a run's configuration."""
         manifest = self.manifest
         names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
         told = {name: getattr(manifest, name) for name in names}
@@ -149,14 +149,14 @@ def _read_points(folder: Path, manifest: Manifest) -> Iterator[TrackedPoint]:
 
 
 def _points_of_curves(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
-    """The accuracies of learning curves. at: seconds since 1970, of all points of a cell."""
+    """Yield the accuracies of learning curves. at: seconds since 1970, of all points of a cell."""
     for row in rows:
         if row["accuracy"] is not None:
             yield TrackedPoint(row["policy"], f"held-out/{row['metric']}", row["step"], float(row["accuracy"]), at)
 
 
 def _points_of_steps(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
-    """What was measured at each step, column by column."""
+    """Yield what was measured at each step, column by column."""
     for row in rows:
         for name, value in row.items():
             if name not in ("policy", "step") and value is not None:
@@ -164,7 +164,7 @@ def _points_of_steps(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[T
 
 
 def _points_of_samples(table: pa.Table, at: float) -> Iterator[TrackedPoint]:
-    """The accuracy of each evaluation, the mean over its questions, as in tables."""
+    """Yield the accuracy of each evaluation, the mean over its questions, as in tables."""
     columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
     samples = table.select([*columns, "verdict"]).to_pandas()
     valid = samples[samples["verdict"] != "invalid"]

@@ -28,7 +28,7 @@ LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 
 
 def store_path(results: Path) -> Path:
-    """Where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
+    """Return where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
     whole = results.resolve()  # one folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     forced = os.environ.get(VARIABLE)

@@ -151,7 +151,7 @@ def _build_store(
 
 
 def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
-    """Every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
+    """Return every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
     now = time.time_ns()
     sources: dict[tuple[str, str], Source] = {}
     suites: dict[str, str] = {}

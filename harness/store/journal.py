@@ -140,7 +140,7 @@ def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, i
 
 
 def read_journal(folder: Path, attempts: int = 5) -> Contents:
-    """A cell's journal, also while its writer goes on. Unreadable files are named in `problems`."""
+    """Return a cell's journal, also while its writer goes on. Unreadable files are named in `problems`."""
     for _ in range(attempts):
         try:
             return _read_once(folder / "journal")
@@ -217,7 +217,7 @@ def _read_content(path: Path) -> bytes:
 
 
 def read_part(path: Path) -> dict[str, Sequence[Row]]:
-    """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
+    """Return the rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
     data = _read_content(path)
     payload = data[8:]
     if data[:4] != _MAGIC or zlib.crc32(payload).to_bytes(4, "little") != data[4:8]:

@@ -184,12 +184,12 @@ def suite_folder(results: Path, suite: str) -> Path:
 
 
 def is_installed() -> bool:
-    """Whether the package was installed with reference results of its own, outside a checkout."""
+    """Return whether the package was installed with reference results of its own, outside a checkout."""
     return PACKAGED.is_dir() and not PACKAGED.is_symlink()
 
 
 def remedy_for(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
+    """Return what mends a damaged cell's folder or suite's file. removed: whether it must go first."""
     first = f"remove {path} and " if removed else ""
     suite = path.parent
     if suite.name == EVALUATIONS:
@@ -203,7 +203,7 @@ def write_suite(folder: Path, suite: SuiteFile) -> None:
 
 
 def suite_file_name(suite: SuiteFile) -> str:
-    """The same altered settings have the same file."""
+    """Return the same altered settings have the same file."""
     if not suite.altered:
         return "suite.json"
     return (
@@ -220,7 +220,7 @@ def suite_files(folder: Path) -> list[Path]:
 
 
 def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
-    """The suite as written, else its newest altered run; or `file`. Raises StoreError."""
+    """Return the suite as written, else its newest altered run; or `file`. Raises StoreError."""
     return read_sealed(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 

@@ -102,7 +102,7 @@ class Snapshot:
             raise StoreError(self._explain_damage(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
+        """Return rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
         `OWN_SECONDS`."""
         with self._connection.cursor() as cursor:
             try:
@@ -113,7 +113,7 @@ class Snapshot:
                 raise StoreError(self._explain_damage(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> QueryAnswer:
-        """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
+        """Return a user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
         fails or exceeds a limit, StoreError where the store is damaged."""
         try:
             parsed = duckdb.extract_statements(statement)
@@ -213,7 +213,7 @@ def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Que
 
 
 def _in_words(value: Any) -> Any:
-    """An interval as text: months and days have no fixed length."""
+    """Return an interval as text: months and days have no fixed length."""
     if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 1 << 53:
         return int(value)  # a sum of integers
     if not isinstance(value, pa.MonthDayNano):

@@ -202,7 +202,7 @@ statistic = Statistic
 
 
 def select_columns(view: View) -> list[Statistic]:
-    """The columns of a view, in order."""
+    """Return the columns of a view, in order."""
     return sorted((s for s in STATISTICS.values() if getattr(s, view) is not None), key=attrgetter(view))
 
 

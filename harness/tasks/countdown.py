@@ -30,7 +30,7 @@ _SETTING = "numbers"
 
 
 def counts_of(task: str) -> tuple[int, ...]:
-    """How many numbers a puzzle of the task has: of `countdown.3+4`, or of the setting `countdown:numbers=3..4`. Raises
+    """Return how many numbers a puzzle of the task has: of `countdown.3+4`, or of the setting `countdown:numbers=3..4`. Raises
     PluginError."""
     bare, colon, setting = task.partition(":")
     _, dot, part = bare.partition(".")
@@ -72,7 +72,7 @@ class _Term(NamedTuple):
 
 
 def invent_puzzle(random: Random, count: int) -> Puzzle:
-    """A puzzle of so many numbers, from this generator alone: numbers are joined at random until the result is a target."""
+    """Return a puzzle of so many numbers, from this generator alone: numbers are joined at random until the result is a target."""
     while True:
         numbers = [random.randint(1, _LARGEST) for _ in range(count)]
         terms = [_Term(Fraction(number), str(number), 2) for number in numbers]

@@ -67,7 +67,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None:
-    """The gold is the last box; two training rows have none."""
+    """Return the gold is the last box; two training rows have none."""
     answer = (last_box(raw["solution"]) or "").rstrip(".,")
     if not answer:
         return None
@@ -135,7 +135,7 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
-    """The gold is the solution's box, Python-like spellings as LaTeX."""
+    """Return the gold is the solution's box, Python-like spellings as LaTeX."""
     answer = last_box(raw["solution"]) or ""
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
         answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
@@ -397,13 +397,13 @@ class DataInfo(msgspec.Struct, frozen=True):
 
 
 def folder_in_use(data_dir: Path | None) -> Path | None:
-    """The argument, else HARNESS_DATA; None: the public sources."""
+    """Return the argument, else HARNESS_DATA; None: the public sources."""
     chosen = data_dir or os.environ.get("HARNESS_DATA")
     return expand_user(chosen) if chosen else None
 
 
 def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[SetProblem]:
-    """All rows of a set, in order. Raises DataError."""
+    """Return all rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     data, folder = SETS[name], folder_in_use(data_dir)
@@ -419,7 +419,7 @@ def list_sets(data_dir: Path | None = None) -> list[DataInfo]:
 
 
 def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
-    """What is known of a data set, and whether its file is here and unaltered."""
+    """Return what is known of a data set, and whether its file is here and unaltered."""
     remote, state = data.remote, "absent"
     if folder is not None:
         path = folder / data.file
@@ -437,7 +437,7 @@ def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    """Whether a file is there and has this SHA-256."""
+    """Return whether a file is there and has this SHA-256."""
     with suppress(DataError):
         return content_of(path)[1] == digest
     return False
@@ -500,7 +500,7 @@ def convert_file(data: DataSet, file: str, path: Path) -> list[SetProblem]:
 
 
 def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Rows of a Parquet, CSV or JSON-lines file as its source publishes it."""
+    """Yield rows of a Parquet, CSV or JSON-lines file as its source publishes it."""
     if path.name.endswith(".parquet"):
         import pyarrow.parquet
 
@@ -515,7 +515,7 @@ def cached_path(remote: Remote, file: str) -> Path:
 
 
 def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
-    """The path of a source's file, fetched where it is not in the cache. Raises DataError."""
+    """Return the path of a source's file, fetched where it is not in the cache. Raises DataError."""
     if not path.exists():
         write_atomic(path, _download_file(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
@@ -544,7 +544,7 @@ def _download_file(data: DataSet, file: str) -> bytes:
 
 
 def _receive_file(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
-    """A file's bytes, or why it could not be had."""
+    """Return a file's bytes, or why it could not be had."""
     import httpx  # takes a tenth of a second
     from huggingface_hub import constants, get_token
 
@@ -581,7 +581,7 @@ def _receive_file(remote: Remote, file: str, connected: threading.Event) -> byte
 
 
 def _absence_error(data: DataSet, cause: str) -> DataError:
-    """The error that says how a data set can be had."""
+    """Return the error that says how a data set can be had."""
     where = "Hugging Face hub" if data.remote.host == "hub" else "GitHub"
     tried = f"could not be fetched from the {where} ({cause})" if cause else f"was not fetched yet from the {where}"
     return DataError(

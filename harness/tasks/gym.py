@@ -81,7 +81,7 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def group_of(generator: str) -> str:
-    """What a generator asks for. Raises PluginError, with the reason, for one that is not taken."""
+    """Return what a generator asks for. Raises PluginError, with the reason, for one that is not taken."""
     for group, names in ALLOWED.items():
         if generator in names:
             return group
@@ -131,7 +131,7 @@ class Gym(Generated):
         return _digest_questions(self.name)
 
     def invent(self, random: Random) -> Prompt:
-        """A question of one of the levels. Raises DataError where the library is not here or refuses a setting."""
+        """Return a question of one of the levels. Raises DataError where the library is not here or refuses a setting."""
         level = {key: random.choice(values) for key, values in self.settings.items()}
         question, gold = self._ask_some(level, random)
         labels = {"skill": self.generator, **{key: str(value) for key, value in level.items()}}
@@ -139,8 +139,8 @@ class Gym(Generated):
         return Prompt(f"{self.generator}-{number:016x}", question, gold, labels)
 
     def _ask_some(self, level: Mapping[str, Any], random: Random) -> tuple[str, str]:
-        """The first question that the generator can make: of some numbers it finds none (one maze in thousands). Raises DataError
-        where it makes none at all, or a setting is refused."""
+        """Return the first question that the generator can make: of some numbers it finds none (one maze in thousands).
+        Raises DataError where it makes none at all, or a setting is refused."""
         self._open(level)
         failed: Exception | None = None
         for _ in range(_MOST_FAILURES):
@@ -153,12 +153,12 @@ class Gym(Generated):
         ) from failed
 
     def _ask(self, level: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """The question of a number, and its answer on one line."""
+        """Return the question of a number, and its answer on one line."""
         made = self._open(level)[number]
         return made["question"].strip(), " ".join(str(made["answer"]).split())
 
     def _open(self, level: Mapping[str, Any]) -> Any:
-        """The library's generator with these settings."""
+        """Return the library's generator with these settings."""
         key = tuple(sorted(level.items()))
         if key not in self._opened:
             make, configure = self._factory
@@ -205,7 +205,8 @@ class Gym(Generated):
 
 @lru_cache(maxsize=64)
 def _hold_out(name: str, size: int) -> Sequence[Prompt]:
-    """A task's held-out questions, made once: some generators take a minute for them, and each point of a curve asks them."""
+    """Return a task's held-out questions, made once: some generators take a minute for them, and each point of a curve asks
+    them."""
     source = Gym(name)
     source.size = size  # type: ignore[misc]  # as the class had it when it was asked
     return tuple(super(Gym, source).held_out())

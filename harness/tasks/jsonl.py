@@ -119,7 +119,7 @@ def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, 
 
 
 def _read_line(line: bytes, number: int, scorer: str, at: str) -> FileQuestion:
-    """A line as a question. at: the line's place, for errors. Raises DataError."""
+    """Return a line as a question. at: the line's place, for errors. Raises DataError."""
     if len(line) > MAX_LINE:
         raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
     try:
@@ -129,7 +129,7 @@ def _read_line(line: bytes, number: int, scorer: str, at: str) -> FileQuestion:
 
 
 def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
-    """A line as a question with its gold. Raises DataError with what is wrong in it."""
+    """Return a line as a question with its gold. Raises DataError with what is wrong in it."""
     text = _one_of_two(line.prompt, line.question, "prompt", "question")
     text = _one_of_two(text, line.problem, "question", "problem")
     if not isinstance(text, str) or not text.strip():
@@ -171,7 +171,7 @@ def _is_solution(answer: str) -> bool:
 
 
 def _final_answer(solution: str) -> str:
-    """What stands behind the last `####`, as in GSM8K, else in the last box; empty without."""
+    """Return what stands behind the last `####`, as in GSM8K, else in the last box; empty without."""
     _, mark, final = solution.rpartition("####")
     if mark:
         first_line = final.strip().partition("\n")[0].strip()
@@ -180,7 +180,7 @@ def _final_answer(solution: str) -> str:
 
 
 def _golds_differ(scorer: str, one: str, other: str) -> bool:
-    """Whether two golds of one question are known to be different answers."""
+    """Return whether two golds of one question are known to be different answers."""
     if scorer not in MATHEMATICS:
         return not same_by(scorer)(one, other)
     # the rules load mpmath, which every command would wait for; golds are compared only where a file asks a question twice
@@ -193,7 +193,7 @@ def _golds_differ(scorer: str, one: str, other: str) -> bool:
 
 
 def _one_of_two(first: object, second: object, *names: str) -> object:
-    """The one of two keys that a line has. Raises DataError where it has both."""
+    """Return the one of two keys that a line has. Raises DataError where it has both."""
     if first is not None and second is not None and first != second:
         raise ValueError(f"`{names[0]}` and `{names[1]}` say different things")
     return first if first is not None else second
@@ -280,13 +280,13 @@ class Jsonl(TaskSource):
 
 @lru_cache(maxsize=8)
 def _texts_by_id(path: Path, sha256: str, scorer: str) -> dict[str, str]:
-    """Questions as the file has them, by id."""
+    """Return questions as the file has them, by id."""
     return {question.prompt.id: question.prompt.text for question in read_questions(path, sha256, scorer)}
 
 
 @lru_cache(maxsize=8)
 def _make_pool(file: FileTask) -> TrainingPool:
-    """The training pool of a file, without what overlaps with evaluation."""
+    """Return the training pool of a file, without what overlaps with evaluation."""
     train, overlaps, task = _split_sides(file)[0], _find_repeated(file)["exact"], Jsonl(file).evaluation()
     dropped = {overlap.training for overlap in overlaps}
     kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)

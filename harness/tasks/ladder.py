@@ -46,7 +46,7 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 
 
 def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
-    """Two numbers and a sign."""
+    """Return two numbers and a sign."""
     a = rng.randint(low, high)
     b = rng.randint(least, 9)
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
@@ -55,7 +55,7 @@ def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) ->
 
 
 def _draw_chain3(rng: Random) -> Drawn:
-    """A sum of two numbers less a third."""
+    """Return a sum of two numbers less a third."""
     a = rng.randint(3, 19)
     b = rng.randint(3, 19)
     first_two = a + b
@@ -67,7 +67,7 @@ def _draw_chain3(rng: Random) -> Drawn:
 
 
 def _draw_mul1x2(rng: Random) -> Drawn:
-    """One digit times two."""
+    """Return one digit times two."""
     a = rng.randint(2, 9)
     tens = 10 * rng.randint(1, 4)
     ones = rng.randint(1, 9)
@@ -80,7 +80,7 @@ def _draw_mul1x2(rng: Random) -> Drawn:
 
 
 def _draw_equation(rng: Random) -> Drawn:
-    """An equation in x."""
+    """Return an equation in x."""
     x = rng.randint(2, 40)
     a = rng.randint(2, 20)
     total = x + a
@@ -89,7 +89,7 @@ def _draw_equation(rng: Random) -> Drawn:
 
 
 def _draw_word1(rng: Random) -> Drawn:
-    """A story with one step."""
+    """Return a story with one step."""
     a = rng.randint(3, 20)
     b = rng.randint(2, 9)
     name = rng.choice(NAMES)
@@ -106,7 +106,7 @@ def _draw_word1(rng: Random) -> Drawn:
 
 
 def _draw_second(rng: Random) -> Drawn:
-    """The second largest of some numbers."""
+    """Return the second largest of some numbers."""
     numbers = rng.sample(range(2, 100), 4)
     content = ", ".join(map(str, numbers))
     ordered = sorted(numbers, reverse=True)

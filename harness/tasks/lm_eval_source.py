@@ -101,7 +101,7 @@ def _without_places(setting: Any) -> Any:
 
 
 def _task_folders() -> tuple[str, ...]:
-    """Folders with own tasks, as HARNESS_LM_EVAL names them."""
+    """Return folders with own tasks, as HARNESS_LM_EVAL names them."""
     folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
     for absent in (folder for folder in folders if not Path(folder).is_dir()):
         raise PluginError(f"{VARIABLE}: {absent}: no such folder")
@@ -177,7 +177,7 @@ def _build_task(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
 
 
 def _judge_by_task(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
-    """The verdict of the task's own metric."""
+    """Return the verdict of the task's own metric."""
     from lm_eval.api.instance import Instance
 
     instance = Instance("generate_until", doc, (prompt.text, {}), 0, metadata=(task.config.task, int(prompt.id), 1))

@@ -54,7 +54,7 @@ class Mixed(TaskSource):
         """The parts have checked theirs."""
 
     def evaluation(self) -> Task:
-        """How its questions are asked and judged in training; evaluation names its tasks one by one."""
+        """Return how its questions are asked and judged in training; evaluation names its tasks one by one."""
         tasks = {part.name: part.task for part in self.parts}
         first, *others = tasks.values()
         return MixedQuestions(
@@ -92,7 +92,7 @@ class Mixed(TaskSource):
         return drawn
 
     def _count_each(self, random: Random, count: int) -> list[int]:
-        """How many of `count` questions each part asks: its share of them, or the next smaller or larger number."""
+        """Return how many of `count` questions each part asks: its share of them, or the next smaller or larger number."""
         whole = sum(part.share for part in self.parts)
         offset = random.random()
         edges, so_far = [0], 0.0
@@ -103,7 +103,7 @@ class Mixed(TaskSource):
         return [min(after, count) - min(before, count) for before, after in itertools.pairwise(edges)]
 
     def most_of(self, part: MixturePart, count: int) -> int:
-        """The most questions that a part asks among `count`."""
+        """Return the most questions that a part asks among `count`."""
         return min(count, ceil(count * part.share / sum(one.share for one in self.parts)))
 
     def pool_digest(self) -> str:
@@ -118,7 +118,7 @@ class Mixed(TaskSource):
 
 
 def carry_task(prompt: Prompt, name: str) -> Prompt:
-    """The question with its task."""
+    """Return the question with its task."""
     identifier = f"{name}/{prompt.id}"
     if len(identifier) > _LONGEST_ID:
         identifier = f"{name}/{derive_seed(prompt.id):016x}"
@@ -126,7 +126,7 @@ def carry_task(prompt: Prompt, name: str) -> Prompt:
 
 
 def task_of_id(prompt_id: str) -> str:
-    """The task of a mixture's question, from its id."""
+    """Return the task of a mixture's question, from its id."""
     return prompt_id.partition("/")[0]
 
 

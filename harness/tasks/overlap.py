@@ -49,7 +49,7 @@ def tokens_of(problem: str) -> list[str]:
 
 
 def shingles_of(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """Runs of four; a shorter problem whole."""
+    """Return runs of four; a shorter problem whole."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 
@@ -98,7 +98,7 @@ class _NearIndex:
         return place
 
     def find_nearest(self, grams: Grams) -> tuple[float, int] | None:
-        """The Jaccard similarity to the most similar problem, and its place, the first of equals; None where none is near.
+        """Return the Jaccard similarity to the most similar problem, and its place, the first of equals; None where none is near.
 
         A near one shares `NEAR` of the 4-grams, so one of the rarest: only these are looked up, as templates share the
         common ones."""

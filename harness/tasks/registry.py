@@ -30,7 +30,7 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, countdown.NAME, *EVALUATION_SETS)
 
 
 def list_task_names() -> list[str]:
-    """The tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
+    """Return the tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
     known = [name for name in PLUGINS.installed() if name != gym.NAME]
     first = [name for name in _FIRST if name in known]
     others = [name for name in known if name not in _FIRST]
@@ -65,18 +65,18 @@ def source_of(task: AnyTask) -> TaskSource:
 
 
 def _part_of(one: TaskShare) -> MixturePart:
-    """A part of a mixture. Raises PluginError, for a file DataError."""
+    """Return a part of a mixture. Raises PluginError, for a file DataError."""
     source = training_source(one.task)
     return MixturePart(one.task, one.share, source, get_task(one.task, source=source))
 
 
 def base_of(task: str) -> str:
-    """The name of the entry point, without part (`ladder.add2`) or settings (`countdown:numbers=3..4`)."""
+    """Return the name of the entry point, without part (`ladder.add2`) or settings (`countdown:numbers=3..4`)."""
     return re.split("[.:]", task, maxsplit=1)[0]
 
 
 def is_known(task: str) -> bool:
-    """Whether a name is of an installed task, whatever its part or settings."""
+    """Return whether a name is of an installed task, whatever its part or settings."""
     return base_of(task) in PLUGINS.installed()
 
 
@@ -127,12 +127,12 @@ def training_source(task: AnyTask) -> TaskSource:
 
 
 def is_puzzle(task: str) -> bool:
-    """Whether a task's levels are tasks of their own, of which a suite may mix several."""
+    """Return whether a task's levels are tasks of their own, of which a suite may mix several."""
     return base_of(task) in (gym.NAME, countdown.NAME)
 
 
 def names_of_levels(given: str) -> list[str]:
-    """The tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
+    """Return the tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
     if "*" not in given:
         return training_source(given).name_levels()
     puzzles: list[str] = []
@@ -145,7 +145,7 @@ def names_of_levels(given: str) -> list[str]:
 
 
 def has_examples(task: str) -> bool:
-    """Whether a supervised start can be taught it."""
+    """Return whether a supervised start can be taught it."""
     return task == "micro" or ladder.is_ladder(task)
 
 
@@ -179,7 +179,7 @@ def list_tasks(data_dir: Path | None = None) -> list[TaskInfo]:
 
 
 def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
-    """A task as listings show it, with the scores of its golds and of silence."""
+    """Return a task as listings show it, with the scores of its golds and of silence."""
     origin = PLUGINS.origin(name)
     try:
         source = source_of(name)
@@ -212,8 +212,8 @@ def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> Task
 
 
 def _score_extremes(task: Task, data_dir: Path | None, verifier: Verifier) -> tuple[float | None, float]:
-    """The scores of perfect answers, None where none can be written, and of empty ones. Raises DataError where the questions are
-    not here."""
+    """Return the scores of perfect answers, None where none can be written, and of empty ones. Raises DataError where the
+    questions are not here."""
     judge = verifier.by(scorers.scorer_called(task.scorer))
     scorer = scorers.scorer_of(task.scorer)
     golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
@@ -225,6 +225,6 @@ def _score_extremes(task: Task, data_dir: Path | None, verifier: Verifier) -> tu
 
 
 def _share_right(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
-    """The share of pairs of gold and text that is right."""
+    """Return the share of pairs of gold and text that is right."""
     verdicts = verifier.verify(pairs)
     return sum(verdict.value == "right" for verdict in verdicts) / len(verdicts)

@@ -15,7 +15,7 @@ _MOST_LEVELS = 64
 
 
 def read_settings(task: str, text: str) -> dict[str, list[Any]]:
-    """The values of each setting of a task, from `n_people=2..3,depth=2`. Raises PluginError."""
+    """Return the values of each setting of a task, from `n_people=2..3,depth=2`. Raises PluginError."""
     settings: dict[str, list[Any]] = {}
     for part in filter(None, text.split(",")):
         key, sign, value = part.partition("=")
@@ -42,7 +42,7 @@ def _read_values(task: str, key: str, value: str) -> list[Any]:
 
 
 def levels_of(task: str, settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The names of the task's levels: each combination of its settings' values. Raises PluginError for too many."""
+    """Return the names of the task's levels: each combination of its settings' values. Raises PluginError for too many."""
     bare, _, _ = task.partition(":")
     combinations = list(itertools.islice(itertools.product(*settings.values()), _MOST_LEVELS + 1))
     if len(combinations) > _MOST_LEVELS:

@@ -163,7 +163,7 @@ class Published(TaskSource):
     @staticmethod
     @lru_cache(maxsize=4)
     def _whole_pool(name: str, data_dir: Path | None) -> TrainingPool:
-        """All training questions of a shipped set, without those that evaluation repeats."""
+        """Return all training questions of a shipped set, without those that evaluation repeats."""
         rows = load_set(SOURCES[name], data_dir)
         overlaps = tuple(pinned_index().overlaps[SOURCES[name]])
         repeated = {overlap.training for overlap in overlaps}

@@ -46,7 +46,7 @@ class TrainingPool:
 
 
 def part_of(pool: TrainingPool, part: str) -> TrainingPool:
-    """A quarter for `tuning`, the rest for `final`."""
+    """Return a quarter for `tuning`, the rest for `final`."""
     if part == "all":
         return pool
     chosen = tuple(p for p in pool.prompts if (crc32(p.text.encode()) % 4 == 0) == (part == "tuning"))
@@ -104,7 +104,7 @@ class TaskSource(ABC):
         return "" if self.generated else self.pool().digest()
 
     def results_versions(self) -> dict[str, str]:
-        """What a `Task.judge` is, for a cell's key."""
+        """Return what a `Task.judge` is, for a cell's key."""
         return {}
 
     def questions_digest(self) -> str:
@@ -113,7 +113,8 @@ class TaskSource(ABC):
         return ""
 
     def name_levels(self) -> list[str]:
-        """The names of the tasks that this one mixes, by difficulty or kind; itself where it mixes none. Raises PluginError."""
+        """Return the names of the tasks that this one mixes, by difficulty or kind; itself where it mixes none. Raises
+        PluginError."""
         return [self.name]
 
     def remarks(self) -> list[str]:
@@ -156,12 +157,12 @@ class Generated(TaskSource):
         return self._as_evaluated(drawn) if self.asks_as_evaluated else drawn
 
     def _as_evaluated(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The questions as `evaluation()` asks them by default, with its instruction."""
+        """Return the questions as `evaluation()` asks them by default, with its instruction."""
         task = self.evaluation()
         return [replace(prompt, text=task.render(prompt, task.styles[0])) for prompt in prompts]
 
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
-        """A fifth is held out (side 0), a fifth for tuning."""
+        """Return a fifth is held out (side 0), a fifth for tuning."""
         prompts: dict[str, Prompt] = {}
         for _ in range(_DRAWS * count):
             prompt = self.invent(random)
@@ -185,7 +186,7 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def _spread_labels(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
-    """The documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
+    """Return the documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive_seed(_SEED, document.id))
     label, *rest = labels
