@@ -91,8 +91,10 @@ class _TaskPlan:
 def _plan_task(
     task: Task, names: Sequence[str] | None, style: Style | None, data_dir: Path | None, limit: int | None
 ) -> _TaskPlan:
-    """names: of metrics; None: the task's own. Raises UsageError before any question is read, and DataError where questions are
-    lacking or doubled."""
+    """Plan what is asked of a task. names: of metrics; None: the task's own.
+
+    Raises UsageError before any question is read, and DataError where questions are lacking or doubled.
+    """
     if names is None:
         names = ["greedy", f"avg@{task.k}"]
     if not names:
@@ -164,7 +166,7 @@ def _fitting_length(
 def _judge_answers(
     task: Task, mode: Mode, answers: list[tuple[Prompt, BackendAnswer]], verifier: Verifier
 ) -> list[Verdict]:
-    """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
+    """Judge answers: of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
     with announce_phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:
             return task.judge([(document, answer.text) for document, answer in answers])
@@ -173,6 +175,6 @@ def _judge_answers(
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:
-    """Return what a suite's `greedy` and `k` ask for."""
+    """Return the names of the metrics that a suite's `greedy` and `k` ask for."""
     sampled = [f"{kind}@{k}" for kind in (("avg", "best", "maj") if k > 1 else ("avg",))] if k else []
     return (["greedy"] if greedy else []) + sampled

@@ -110,11 +110,15 @@ def find_manifests(results: Path, suite: str) -> list[Path]:
 
 
 def run_name(manifest: Manifest) -> str:
-    """`<group>/<regime>/<seed>-<cell key>`."""
+    """Return the name of a cell's run: `<group>/<regime>/<seed>-<cell key>`."""
     return f"{manifest.group}/{manifest.regime}/{manifest.seed}-{manifest.key}"
 
 
 def _bring_up_to_date(manifest: Manifest, points: list[TrackedPoint], tracker: Tracker) -> int:
+    """Write the points of a cell that the tracker has not got yet, and return how many.
+
+    A cell that was resumed from an earlier checkpoint has other points than were written, and is written anew.
+    """
     memory = tracker.memory(manifest)
     try:
         before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
@@ -193,6 +197,7 @@ class TensorBoard(Tracker):
         return self.run_folder(manifest) / "harness.json"
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's folder, a writer for each policy; without earlier points the folder is emptied first."""
         folder = self.run_folder(new.manifest)
         if not new.since:
             shutil.rmtree(folder, ignore_errors=True)
@@ -231,6 +236,7 @@ class Wandb(Tracker):
         )  # fmt: skip
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's run, or begin it. Raises UsageError with what W&B says."""
         m = new.manifest
         if not new.since:
             for segment in self.folder.glob(f"offline-run-*-{m.key}*"):
@@ -269,6 +275,7 @@ class Trackio(Tracker):
         self._store = SQLiteStorage
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's run, or begin it; points that are there already are not added twice. Raises UsageError."""
         m = new.manifest
         rows = list(new.rows())
         try:
@@ -303,7 +310,7 @@ _TRACKERS = {
 
 
 def open_tracker(name: str, out: Path) -> Tracker:
-    """Raises UsageError for an unknown or uninstalled one."""
+    """Make a tracker of that name. Raises UsageError for an unknown or uninstalled one."""
     if name not in _TRACKERS:
         raise UsageError(f"--to {name}: one of {', '.join(_TRACKERS)}")
     kind, title, extra = _TRACKERS[name]

@@ -69,8 +69,10 @@ class Snapshot:
     network or settings."""
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store
-        is absent or damaged."""
+        """Open the store of a results folder. shown: the run whose cells count, instead of the folder's. memory: bytes.
+
+        Raises StoreError where the store is absent or damaged.
+        """
         self.finished: dict[str, Any] = {}
         """By suite, what `finished.read_finished` has read."""
         self.path = path = store_path(results)
@@ -139,7 +141,7 @@ class Snapshot:
         return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the snapshot. It may be called again."""
         self._connection.close()
 
     def __enter__(self) -> Snapshot:
@@ -195,6 +197,7 @@ def _interrupt_after(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Itera
 
 
 def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> QueryAnswer:
+    """Take the rows of a statement up to the limits, and say in `cut` which limit was met."""
     if relation is None:
         return QueryAnswer()
     with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
@@ -264,6 +267,8 @@ def _too_large(limits: Limits) -> str:
 
 
 def _answer_stdin() -> None:
+    """Answer a statement from standard input, as a process that `ask` starts and may kill: what it writes says why one was
+    refused."""
     results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
     answer = QueryAnswer()
     refused = ""

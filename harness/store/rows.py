@@ -330,7 +330,7 @@ def conform_table(table: str, data: pa.Table) -> pa.Table:
 
 
 def without_nan(data: pa.Table) -> pa.Table:
-    """NaN as null, as `to_arrow` has it."""
+    """Return a table with null for NaN, as `to_arrow` has it."""
     import pyarrow.compute as pc
 
     for i, column in enumerate(data.schema):

@@ -207,7 +207,7 @@ def select_columns(view: View) -> list[Statistic]:
 
 
 def to_number(value: float | np.floating | np.ndarray) -> float | None:
-    """NaN is None."""
+    """Return a number as a float, and NaN as None."""
     return None if np.isnan(value) else float(value)
 
 

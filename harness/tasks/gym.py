@@ -81,7 +81,7 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def group_of(generator: str) -> str:
-    """Return what a generator asks for. Raises PluginError, with the reason, for one that is not taken."""
+    """Return the group of a generator, by what it asks for. Raises PluginError, with the reason, for one that is not taken."""
     for group, names in ALLOWED.items():
         if generator in names:
             return group
@@ -99,6 +99,7 @@ class Gym(Generated):
     asks_as_evaluated: ClassVar[bool] = True
 
     def check_name(self) -> None:
+        """Read generator and settings from the task's name, as `gym.knights_knaves:n_people=3`. Raises PluginError."""
         _, dot, part = self.name.partition(".")
         self.generator, _, settings = part.partition(":")
         if not dot or not self.generator:
@@ -139,8 +140,10 @@ class Gym(Generated):
         return Prompt(f"{self.generator}-{number:016x}", question, gold, labels)
 
     def _ask_some(self, level: Mapping[str, Any], random: Random) -> tuple[str, str]:
-        """Return the first question that the generator can make: of some numbers it finds none (one maze in thousands).
-        Raises DataError where it makes none at all, or a setting is refused."""
+        """Ask the first question that the generator can make: of some numbers it finds none (one maze in thousands).
+
+        Raises DataError where it makes none at all, or a setting is refused.
+        """
         self._open(level)
         failed: Exception | None = None
         for _ in range(_MOST_FAILURES):
@@ -175,8 +178,8 @@ class Gym(Generated):
         return self._opened[key]
 
     def _check_setting(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
-        """known: the generator's settings with their defaults. Raises DataError for another one, and for a value that may take
-        for ever."""
+        """Check a setting. known: the generator's settings with their defaults. Raises DataError for another one, and for a
+        value that may take for ever."""
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise DataError(f"{self.name}: {self.generator} has no setting {name!r}; there are {there}")
@@ -214,7 +217,7 @@ def _hold_out(name: str, size: int) -> Sequence[Prompt]:
 
 @lru_cache(maxsize=256)
 def _digest_questions(name: str) -> str:
-    """Of a few questions of a task with their answers: another release of the library may ask others."""
+    """Return a digest of a few questions of a task with their answers: another release of the library may ask others."""
     source, random = Gym(name), Random(_DIGEST_SEED)
     asked = [source.invent(random) for _ in range(_DIGESTED)]
     said = msgspec.json.encode([[prompt.text, prompt.gold] for prompt in asked])

@@ -79,7 +79,7 @@ Drawn = tuple[str, tuple[str, ...], int]
 
 
 def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
-    """Return a sum of three numbers, or of two less a third."""
+    """Draw a sum of three numbers, or of two less a third."""
     low, high = ((2, 9), (3, 15))[level - 1]
     answer = 0
     while answer < 1:
@@ -90,7 +90,7 @@ def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
 
 
 def _draw_word(rng: Random, level: Level) -> Drawn:
-    """Return a story of three numbers."""
+    """Draw a story of three numbers."""
     question, steps, answer = _draw_chain(rng, level, "+")
     a, b, c = question.split("+")
     name = rng.choice(NAMES)
@@ -99,7 +99,7 @@ def _draw_word(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_product(rng: Random, level: Level) -> Drawn:
-    """Return a product, digit by digit."""
+    """Draw a product, to be computed digit by digit."""
     a = rng.randint(2, 9)
     tens = rng.randint(1, 1 if level == 1 else 3)
     ones = rng.randint(1, 9)
@@ -112,7 +112,7 @@ def _draw_product(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
-    """Return a product and a number added or taken."""
+    """Draw a product and a number added or taken."""
     a = rng.randint(2, 9)
     b = rng.randint(2, (5, 9)[level - 1])
     c = rng.randint(2, (9, 15)[level - 1])
@@ -124,7 +124,7 @@ def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_factored(rng: Random, level: Level) -> Drawn:
-    """Return a number times a sum."""
+    """Draw a number times a sum."""
     a = rng.randint(2, 9)
     total = rng.randint(5, (9, 12)[level - 1])
     b = rng.randint(1, total - 1)
@@ -199,7 +199,7 @@ def as_prompts(problems: Iterable[MicroProblem], *, hinted: bool = False) -> lis
 
 
 def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
-    """`count` of the names, as even as may be. Raises DataError."""
+    """Choose `count` of the names, as even as may be. Raises DataError."""
     if count < 1:
         raise DataError(f"{task}: {count} training prompts a step asked for; at least 1 is needed")
     order: list[str] = []
@@ -233,7 +233,7 @@ def training_prompts(
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
-    """Of each skill, levels alternating. Raises DataError."""
+    """Return so many held-out prompts of each skill, levels alternating. Raises DataError."""
     return as_prompts(_evaluation_problems(per_skill, part), hinted=hinted)
 
 

@@ -51,7 +51,7 @@ class Mixed(TaskSource):
         super().__init__(", ".join(part.name for part in parts))
 
     def check_name(self) -> None:
-        """The parts have checked theirs."""
+        """Accept any name: the parts have checked theirs."""
 
     def evaluation(self) -> Task:
         """Return how its questions are asked and judged in training; evaluation names its tasks one by one."""
@@ -76,8 +76,10 @@ class Mixed(TaskSource):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
-        """Of each task its share, rounded to whole questions at random so that it holds over many steps; in random order, so that
-        mini-batches are mixed too."""
+        """Draw from each task its share, rounded to whole questions at random so that it holds over many steps.
+
+        Questions are in random order, so that mini-batches are mixed too.
+        """
         self.without_levels(min_level)
         random = Random(derive_seed(step_seed, "mixed"))
         drawn: list[Prompt] = []
@@ -107,7 +109,7 @@ class Mixed(TaskSource):
         return min(count, ceil(count * part.share / sum(one.share for one in self.parts)))
 
     def pool_digest(self) -> str:
-        """Of those parts that have a pool; empty where code makes all questions."""
+        """Return a digest of the parts' pools for a cell's key; empty where code makes all questions."""
         digests = [[part.name, part.source.pool_digest()] for part in self.parts]
         if not any(digest for _, digest in digests):
             return ""
@@ -147,5 +149,5 @@ class MixedQuestions(Task):
         return self.task_of(prompt).render(prompt, style)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """Of all its tasks."""
+        """Return the stop strings of all its tasks."""
         return tuple(dict.fromkeys(string for task in self.by_name.values() for string in task.stop(style)))

@@ -44,12 +44,12 @@ def pinned_index() -> Index:
 
 
 def tokens_of(problem: str) -> list[str]:
-    """Words, numbers and signs, without LaTeX cosmetics."""
+    """Return the words, numbers and signs of a text, without LaTeX cosmetics."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
 def shingles_of(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """Return runs of four; a shorter problem whole."""
+    """Return the runs of four tokens; a shorter problem is one run."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 

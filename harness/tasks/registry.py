@@ -38,7 +38,8 @@ def list_task_names() -> list[str]:
 
 
 def task_of_text(text: str) -> str | FileTask:
-    """From a command line: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
+    """Return the task that a command line names: by its name, or as `my.jsonl:exact`, read and pinned. Raises DataError,
+    PluginError."""
     from harness.tasks.jsonl import pin_file
 
     file, mark, scorer = text.rpartition(".jsonl")
@@ -50,7 +51,7 @@ def task_of_text(text: str) -> str | FileTask:
 
 
 def source_of(task: AnyTask) -> TaskSource:
-    """Raises PluginError, for a file DataError."""
+    """Make the source of a task. Raises PluginError, for a file DataError."""
     if isinstance(task, list):
         return Mixed([_part_of(one) for one in task])
     if isinstance(task, FileTask):
@@ -115,7 +116,7 @@ def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task
 
 
 def training_source(task: AnyTask) -> TaskSource:
-    """Raises PluginError, also for one of evaluation alone."""
+    """Make the source of a task that can train. Raises PluginError, also for a task of evaluation alone."""
     known = isinstance(task, FileTask | list) or task.startswith("lm_eval:") or is_known(task)
     if known:
         source = source_of(task)

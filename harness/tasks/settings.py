@@ -26,6 +26,7 @@ def read_settings(task: str, text: str) -> dict[str, list[Any]]:
 
 
 def _read_values(task: str, key: str, value: str) -> list[Any]:
+    """Read the values that a setting may take: `2..4` is 2, 3 and 4; `true` and numbers are themselves, and other text is text."""
     if span := _RANGE.fullmatch(value):
         first, last = int(span[1]), int(span[2])
         if not first <= last < first + _MOST_VALUES:

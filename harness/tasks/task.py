@@ -68,7 +68,7 @@ class Task:
         return shots + self.frame.format(problem)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """Return a base model would go on."""
+        """Return the strings that end an answer in a style: without them a base model would go on with another question."""
         if self.until:
             return self.until
         head = self.frame.partition("{")[0].strip()
