@@ -65,6 +65,7 @@ class Store:
     """The store of a results folder as it was at one moment. stamp: of that moment (`open_store`). What is asked is asked once."""
 
     def __init__(self, results: Path, stamp: Stamp) -> None:
+        """Open the results as they are now. stamp: of the store's file, by which another state is another object."""
         self.results = results
         self.stamp = stamp
         self.snapshot = Snapshot(results)

@@ -43,12 +43,12 @@ class Answerer(Protocol):
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[BackendAnswer]]:
-        """`repeats` answers to each prompt. name: of task and mode."""
+        """Give `repeats` answers to each prompt. name: of task and mode."""
         ...
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
-        """What the longest of these prompts leaves to an answer; None where the model states no positions. Samples nothing. name:
-        of the task. Raises RoomError where no answer fits."""
+        """Return what the longest of these prompts leaves to an answer; None where the model states no positions. Samples
+        nothing. name: of the task. Raises RoomError where no answer fits."""
         ...
 
 
@@ -68,6 +68,10 @@ class EngineBackend:
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[BackendAnswer]]:
+        """Sample answers in chunks of about `rows` answers; each answer has a seed of its own, whatever the chunks.
+
+        Raises EngineError where the model's positions have ended answers that might have gone on.
+        """
         wanted = sampling.max_new_tokens
         step = max(1, self.rows // repeats)
         answers: list[list[BackendAnswer]] = []
@@ -95,6 +99,8 @@ class EngineBackend:
         return answers
 
     def room(self, name: str, prompts: Sequence[Prompt]) -> Room | None:
+        """Return the room behind the longest of the prompts; texts whose bytes cannot be the longest in tokens are not
+        tokenized."""
         if self.positions is None:
             return None
         longest = 0
@@ -109,7 +115,7 @@ class EngineBackend:
 
 
 def check_room(name: str, room: Room, length: int) -> None:
-    """Raises RoomError where answers of so many tokens do not fit."""
+    """Check that answers of so many tokens fit. Raises RoomError."""
     if length > room.new_tokens:
         raise RoomError(
             f"{name}: the longest question takes {room.longest:,} tokens and an answer up to {length:,}, but the model has "
@@ -127,7 +133,7 @@ def _room_behind(name: str, longest: int, positions: int) -> Room:
 
 
 def _end_answer(sample: Sample, stops: Sequence[str], prompt: str) -> BackendAnswer:
-    """An answer up to the first of the stop strings."""
+    """Return an answer up to the first of the stop strings."""
     ended = cut_at(sample, stops)
     return BackendAnswer(ended.text, int(ended.tokens.size), ended.finished, prompt)
 
@@ -143,6 +149,7 @@ class LmEvalBackend:
     def answer(
         self, name: str, prompts: Sequence[Prompt], repeats: int, sampling: Sampling, stops: Sequence[str]
     ) -> list[list[BackendAnswer]]:
+        """Have lm-eval's model generate the answers. It is not known which of them were cut off."""
         from lm_eval.api.instance import Instance
 
         settings = {
@@ -173,7 +180,7 @@ class LmEvalBackend:
         return _room_behind(name, longest, int(self.lm.max_length))
 
     def _texts_of_prompts(self, prompts: Sequence[Prompt]) -> list[str]:
-        """The texts that the model reads."""
+        """Return the texts that the model reads."""
         if not self.chat:
             return [prompt.text for prompt in prompts]
         return [

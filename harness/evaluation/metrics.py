@@ -72,7 +72,7 @@ class MetricSpec:
 
     @staticmethod
     def parse(name: str) -> MetricSpec:
-        """From `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`. Raises UsageError."""
+        """Read a metric from its name: `greedy`, `avg@32`, `best@4` (alias `pass@4`) or `maj@8`. Raises UsageError."""
         if name == "greedy":
             return MetricSpec("greedy", 1)
         match = re.fullmatch(r"(avg|best|pass|maj)@([1-9]\d{0,3})", name)
@@ -87,6 +87,8 @@ class MetricSpec:
 
 
 def summarise_samples(task: str, specs: Sequence[MetricSpec], samples: Sequence[EvaluationSample]) -> list[Metric]:
+    """Compute each metric over a task's questions. `best@k` uses all samples, and others the first k; invalid answers are
+    left out."""
     metrics = []
     for spec in specs:
         mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -108,6 +110,7 @@ def summarise_samples(task: str, specs: Sequence[MetricSpec], samples: Sequence[
 
 
 def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float | None:
+    """Return a metric's value on one question, from 0 to 1; None where no answer was valid."""
     valid = [s for s in answers if s.verdict.valid]
     if not valid:
         return None
@@ -122,12 +125,13 @@ def _document_value(spec: MetricSpec, answers: list[EvaluationSample]) -> float 
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """P(one of k answers is right), unbiased, from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
+    """Return P(one of k answers is right), unbiased, from n >= k answers (Chen et al., arXiv 2107.03374, eq. 1)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
 
 
 def votes_of(answers: Sequence[EvaluationSample]) -> list[int]:
-    """For each answer the `repeat` of the first valid one that says the same, by its scorer; -1 where invalid or silent."""
+    """Return for each answer the `repeat` of the first valid one that says the same, by its scorer; -1 where it is invalid or
+    silent."""
     firsts: list[EvaluationSample] = []
     winners = []
     same = cache(same_by)
@@ -144,8 +148,8 @@ def votes_of(answers: Sequence[EvaluationSample]) -> list[int]:
 
 
 def judge_pairs(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: Sequence[bool | None]) -> list[Verdict]:
-    """Verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands. finished:
-    None where unknown, which counts as finished. Raises VerificationError."""
+    """Return verdicts of (gold, text): one that was cut off is wrong, and its reason says whether it is right as it stands.
+    finished: None where unknown, which counts as finished. Raises VerificationError."""
     return [
         of_unfinished(verdict) if done is False else verdict
         for verdict, done in zip(verifier.verify(pairs), finished, strict=True)

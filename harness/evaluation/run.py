@@ -80,7 +80,7 @@ class _TaskPlan:
     stops: Sequence[str]
 
     def repeats_by_mode(self) -> dict[Mode, int]:
-        """How many answers each question gets: as many as the metric that asks most."""
+        """Return how many answers each question gets: as many as the metric that asks most."""
         repeats: dict[Mode, int] = {}
         for spec in self.specs:
             mode: Mode = "greedy" if spec.kind == "greedy" else "sampled"
@@ -91,8 +91,10 @@ class _TaskPlan:
 def _plan_task(
     task: Task, names: Sequence[str] | None, style: Style | None, data_dir: Path | None, limit: int | None
 ) -> _TaskPlan:
-    """names: of metrics; None: the task's own. Raises UsageError before any question is read, and DataError where questions are
-    lacking or doubled."""
+    """Plan what is asked of a task. names: of metrics; None: the task's own.
+
+    Raises UsageError before any question is read, and DataError where questions are lacking or doubled.
+    """
     if names is None:
         names = ["greedy", f"avg@{task.k}"]
     if not names:
@@ -146,8 +148,8 @@ def _fitting_length(
     asked: int | None,
     remark: Callable[[str], None],
 ) -> int:
-    """The longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest question.
-    Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
+    """Return the longest answer in tokens: `asked`, else the task's own, clipped with a remark to the room behind the longest
+    question. Raises RoomError where `asked` does not fit: answers that the model's positions end would count as wrong."""
     length = task.max_new_tokens if asked is None else asked
     room = model.room(task.name, prompts)
     if room is None or length <= room.new_tokens:
@@ -164,7 +166,7 @@ def _fitting_length(
 def _judge_answers(
     task: Task, mode: Mode, answers: list[tuple[Prompt, BackendAnswer]], verifier: Verifier
 ) -> list[Verdict]:
-    """Of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
+    """Judge answers: of a task of lm-eval's by its own rules, which judge an answer that was cut off as it stands."""
     with announce_phase(f"verifying {len(answers):,} answers of {task.name}:{mode}", quiet=True):
         if task.judge is not None:
             return task.judge([(document, answer.text) for document, answer in answers])
@@ -173,6 +175,6 @@ def _judge_answers(
 
 
 def metric_names(greedy: bool, k: int) -> list[str]:
-    """What a suite's `greedy` and `k` ask for."""
+    """Return the names of the metrics that a suite's `greedy` and `k` ask for."""
     sampled = [f"{kind}@{k}" for kind in (("avg", "best", "maj") if k > 1 else ("avg",))] if k else []
     return (["greedy"] if greedy else []) + sampled

@@ -92,7 +92,7 @@ class FinishedPolicy(NamedTuple):
         return Path(model).name if Path(model).is_absolute() else model
 
     def published(self, task: str) -> DataSet | None:
-        """The published set that a task's questions are, or None."""
+        """Return the published set that a task's questions are, or None."""
         shipped = SETS.get(task)
         if shipped and self.manifest.identity.evaluation.get(task) == shipped.sha256:
             return shipped
@@ -255,7 +255,7 @@ One seed says little: `harness show {manifest.suite}` has the regime's intervals
 
 
 def _score_line(score: FinalScore) -> str:
-    """A score's row in a card."""
+    """Return a score's row in a card."""
     accuracy = "–" if score.value is None else f"{100 * score.value:.1f}"
     return f"| {score.task} | {score.title} | {accuracy} | {score.questions} | {score.answers} |"
 

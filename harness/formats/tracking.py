@@ -61,7 +61,7 @@ class NewPoints(NamedTuple):
             yield step, at, {f"{point.policy}/{point.tag}": point.value for point in points}
 
     def details(self) -> dict[str, Any]:
-        """What a tracker notes as a run's configuration."""
+        """Return what a tracker notes as a run's configuration."""
         manifest = self.manifest
         names = ("suite", "group", "regime", "regime_type", "seed", "budget", "engine", "options")
         told = {name: getattr(manifest, name) for name in names}
@@ -110,11 +110,15 @@ def find_manifests(results: Path, suite: str) -> list[Path]:
 
 
 def run_name(manifest: Manifest) -> str:
-    """`<group>/<regime>/<seed>-<cell key>`."""
+    """Return the name of a cell's run: `<group>/<regime>/<seed>-<cell key>`."""
     return f"{manifest.group}/{manifest.regime}/{manifest.seed}-{manifest.key}"
 
 
 def _bring_up_to_date(manifest: Manifest, points: list[TrackedPoint], tracker: Tracker) -> int:
+    """Write the points of a cell that the tracker has not got yet, and return how many.
+
+    A cell that was resumed from an earlier checkpoint has other points than were written, and is written anew.
+    """
     memory = tracker.memory(manifest)
     try:
         before = msgspec.json.decode(read_bytes(memory, _MAX_BYTES), type=WrittenPoints)
@@ -149,14 +153,14 @@ def _read_points(folder: Path, manifest: Manifest) -> Iterator[TrackedPoint]:
 
 
 def _points_of_curves(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
-    """The accuracies of learning curves. at: seconds since 1970, of all points of a cell."""
+    """Yield the accuracies of learning curves. at: seconds since 1970, of all points of a cell."""
     for row in rows:
         if row["accuracy"] is not None:
             yield TrackedPoint(row["policy"], f"held-out/{row['metric']}", row["step"], float(row["accuracy"]), at)
 
 
 def _points_of_steps(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[TrackedPoint]:
-    """What was measured at each step, column by column."""
+    """Yield what was measured at each step, column by column."""
     for row in rows:
         for name, value in row.items():
             if name not in ("policy", "step") and value is not None:
@@ -164,7 +168,7 @@ def _points_of_steps(rows: Sequence[Mapping[str, Any]], at: float) -> Iterator[T
 
 
 def _points_of_samples(table: pa.Table, at: float) -> Iterator[TrackedPoint]:
-    """The accuracy of each evaluation, the mean over its questions, as in tables."""
+    """Yield the accuracy of each evaluation, the mean over its questions, as in tables."""
     columns = ["policy", "checkpoint_step", "task", "metric", "doc_id"]
     samples = table.select([*columns, "verdict"]).to_pandas()
     valid = samples[samples["verdict"] != "invalid"]
@@ -193,6 +197,7 @@ class TensorBoard(Tracker):
         return self.run_folder(manifest) / "harness.json"
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's folder, a writer for each policy; without earlier points the folder is emptied first."""
         folder = self.run_folder(new.manifest)
         if not new.since:
             shutil.rmtree(folder, ignore_errors=True)
@@ -231,6 +236,7 @@ class Wandb(Tracker):
         )  # fmt: skip
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's run, or begin it. Raises UsageError with what W&B says."""
         m = new.manifest
         if not new.since:
             for segment in self.folder.glob(f"offline-run-*-{m.key}*"):
@@ -269,6 +275,7 @@ class Trackio(Tracker):
         self._store = SQLiteStorage
 
     def write(self, new: NewPoints) -> None:
+        """Append points to the cell's run, or begin it; points that are there already are not added twice. Raises UsageError."""
         m = new.manifest
         rows = list(new.rows())
         try:
@@ -303,7 +310,7 @@ _TRACKERS = {
 
 
 def open_tracker(name: str, out: Path) -> Tracker:
-    """Raises UsageError for an unknown or uninstalled one."""
+    """Make a tracker of that name. Raises UsageError for an unknown or uninstalled one."""
     if name not in _TRACKERS:
         raise UsageError(f"--to {name}: one of {', '.join(_TRACKERS)}")
     kind, title, extra = _TRACKERS[name]

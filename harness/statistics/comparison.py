@@ -195,33 +195,42 @@ def compute_family_tests(
     The tests are paired t tests over seeds, corrected by Holm's method with weights (our reading): a regime's comparison
     with its reference has the weight 1 on the mean and 1 on all panels together, and so has the test of whether panels
     differ; all other pairs together have 1 on the mean and 1 on the panels.
+
+    For example, of panels A, B and C, regimes r (the baseline) and s, and a verdict withheld for s on C, `counted` is
+    [[T, T], [T, T], [T, F]] and `ours` is [1], as s alone has a reference. So A and B have a verdict, and the mean is of these two.
+    The comparison of s has the weights 1/2, 1/2 and 0 on the panels (its test on C is not counted), and 1 on the mean.
     """
     ours, theirs = place_comparisons(references)
     if counted is None:
         counted = np.ones(scores.shape[-3:-1], dtype=bool)
     if chosen is None:
         chosen = np.ones(len(counted), dtype=bool)
-    judged = counted[:, ours].any(axis=-1)  # (panels,)
+    has_verdict = counted[:, ours].any(axis=-1)  # (panels,)
     # A panel without a verdict is not in the mean, unless no chosen panel has one
-    inside = chosen & judged
+    inside = chosen & has_verdict
     if not inside.any():
         inside = chosen
 
-    weight_of_each = 1 / max(judged.sum(), 1)
+    weight_of_each = 1 / max(has_verdict.sum(), 1)
     panel_weight = np.full(len(inside), weight_of_each)
     spread = np.full((*scores.shape[:-3], len(references)), np.nan)
-    if inside.sum() > 1:
-        of_mean, noise_of_mean = scores[..., inside, :, :], noise[..., inside, :, :]
-        spread[..., ours] = compute_spread_p(of_mean, noise_of_mean, ours, theirs)
-        scores, noise = _append_mean(scores, noise, inside)
-        counted_on_all = counted[inside].all(axis=0, keepdims=True)  # (1, regimes)
-        counted = np.concatenate([counted, counted_on_all])
-        panel_weight = np.append(panel_weight, 1.0)
-        spread[..., ~counted[-1]] = np.nan
+    if inside.sum() <= 1:  # the mean of one panel is that panel, and would count its tests twice
+        own = mean_interval(scores, noise=noise)
+        difference = _estimate_all_pairs(scores, noise)
+        family = _Family(counted, panel_weight, ours, theirs)
+    else:
+        scores_inside = scores[..., inside, :, :]
+        noise_inside = noise[..., inside, :, :]
+        # A regime is counted on the mean where it is counted on all panels of it
+        counted_on_mean = np.asarray(counted[inside].all(axis=0))  # (regimes,)
+        spread[..., ours] = compute_spread_p(scores_inside, noise_inside, ours, theirs)
+        spread[..., ~counted_on_mean] = np.nan
+        scores_with_mean, noise_with_mean = _append_mean(scores, noise, inside)
+        own = mean_interval(scores_with_mean, noise=noise_with_mean)
+        difference = _estimate_all_pairs(scores_with_mean, noise_with_mean)
+        counted_with_mean = np.vstack([counted, counted_on_mean])
+        family = _Family(counted_with_mean, np.append(panel_weight, 1.0), ours, theirs)
 
-    own = mean_interval(scores, noise=noise)
-    difference = _estimate_all_pairs(scores, noise)
-    family = _Family(counted, panel_weight, ours, theirs)
     p, level, planned, spread_p = _correct_family(family, difference, spread)
     return FamilyTests(own, difference, p, level, planned, spread, spread_p, inside)
 
@@ -300,7 +309,10 @@ class _Family:
         return first, second
 
     def mark_references(self) -> Bool[np.ndarray, "regimes regimes"]:
-        """Mark, in the upper triangle, the pairs of a regime and its reference."""
+        """Mark, in the upper triangle, the pairs of a regime and its reference.
+
+        Of three regimes, of which 1 and 2 are compared with 0, the places (0, 1) and (0, 2) are marked.
+        """
         lower = np.minimum(self.ours, self.theirs)
         upper = np.maximum(self.ours, self.theirs)
         marked = np.zeros((self.regimes, self.regimes), dtype=bool)
@@ -437,6 +449,7 @@ def _gains_beyond_margin(
     tests: FamilyTests, references: Sequence[int | None], margin: float
 ) -> Bool[np.ndarray, "regimes"]:
     """Say of which regimes the largest and the smallest gain on a panel of the mean are further apart than the margin."""
+    # The place (row, column) of each regime's gain: with the references [None, 0, 0] these are (0, 0), (1, 0) and (2, 0)
     rows = np.arange(len(references))
     columns = _reference_places(references)
     # without the mean's own row, which is the last one
@@ -522,7 +535,11 @@ def _mark_best(means: ByRegime, groups: Sequence[str]) -> tuple[bool, ...]:
 
 
 def _blank_out(estimate: Estimate, blank: Bool[np.ndarray, "regimes"]) -> Estimate:
-    """Return the estimate with NaN, and no seeds, where `blank` holds."""
+    """Return the estimate with NaN, and no seeds, where `blank` holds.
+
+    A regime without a reference stands in its own reference's place, so that its gain over itself came out as 0. NaN is shown as no
+    number and judged as nothing; a gain of 0 with an interval of no width would be "no effect beyond the margin".
+    """
     mean = np.where(blank, np.nan, estimate.mean)
     low = np.where(blank, np.nan, estimate.low)
     high = np.where(blank, np.nan, estimate.high)

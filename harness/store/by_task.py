@@ -108,6 +108,6 @@ def read_task_help(snapshot: Snapshot, suite: str) -> list[TaskHelp]:
 
 
 def _share_of_sums(rows: Sequence[dict[str, Any]], part: str, whole: str) -> float | None:
-    """The share of some rows' sums; None of nothing."""
+    """Return the share of some rows' sums; None of nothing."""
     total = sum(row[whole] for row in rows)
     return float(sum(row[part] for row in rows) / total) if total else None

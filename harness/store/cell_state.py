@@ -64,5 +64,5 @@ def read_state(folder: Path | str) -> CellState:
 
 
 def as_damaged(manifest: Manifest, problem: str, remedy: str) -> Manifest:
-    """The manifest of a cell whose manifest or journal cannot be read, as the store keeps it."""
+    """Return the manifest of a cell whose manifest or journal cannot be read, as the store keeps it."""
     return msgspec.structs.replace(manifest, state="failed", reason=f"{problem}; {remedy}", fault=Fault.DAMAGED)

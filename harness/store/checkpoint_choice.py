@@ -8,6 +8,9 @@ much. Three choices stand side by side, each reported by its accuracy on the cur
     best_on_validation    the point before which the rewards of training were highest; no reported question takes part
     best_on_test          the highest point itself
 
+The name `best_on_validation` is that of stored and printed tables. There is no set of validation questions: the rewards of training
+are what a user has to choose by without one.
+
 What stands beside `best_on_test` is not a result: it is the size of the error that choosing on the test set makes.
 """
 
@@ -15,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,8 +29,8 @@ from harness.store.read import Snapshot
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """Mean accuracies of a variant in a group over its policies and seeds, as shares, by the choice of the checkpoint.
 
-    flattered: by how much `best_on_test` lies above `last`. points: of each curve, the start left out. curves: of all policies
-    and seeds."""
+    best_on_validation: chosen by the rewards of training. flattered: by how much `best_on_test` lies above `last`. points: of each
+    curve, the start left out. curves: of all policies and seeds."""
 
     group: str
     regime: str
@@ -40,8 +42,9 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     curves: int
 
 
-class _Choice(msgspec.Struct, frozen=True):
-    """The accuracy of one policy's curve at the checkpoint of each choice."""
+class CheckpointChoice(msgspec.Struct, frozen=True):
+    """The accuracy of one policy's curve at the checkpoint of each choice. best_on_validation: chosen by the rewards of training.
+    points: of the curve, the start left out."""
 
     last: float
     best_on_validation: float
@@ -88,8 +91,8 @@ def choose_checkpoint(
     accuracies: Float[np.ndarray, "P"],
     rewarded: Int[np.ndarray, "S"],
     rewards: Float[np.ndarray, "S"],
-) -> _Choice:
-    """What a curve says by each choice. steps, accuracies: of its points, the start left out. rewarded, rewards: steps of
+) -> CheckpointChoice:
+    """Return what a curve says by each choice. steps, accuracies: of its points, the start left out. rewarded, rewards: steps of
     training in order, from 1, and the share of right answers at each.
 
     A point's validation is the mean reward since the point before it: those answers were sampled while the weights were between
@@ -101,7 +104,7 @@ def choose_checkpoint(
         if end > begin:
             validation[i] = rewards[begin:end].mean()
     chosen = len(steps) - 1 - int(np.argmax(validation[::-1]))
-    return _Choice(
+    return CheckpointChoice(
         last=float(accuracies[-1]),
         best_on_validation=float(accuracies[chosen]),
         best_on_test=float(accuracies.max()),
@@ -110,7 +113,7 @@ def choose_checkpoint(
 
 
 def _read_rewards(snapshot: Snapshot, suite: str) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray]]:
-    """Steps, and the share of right answers at each, by cell and policy."""
+    """Read the steps of training, and the share of right answers at each, by cell and policy; none of steps without a verdict."""
     rewards = {}
     rows = snapshot.query(_REWARDS, [suite]).to_pylist()
     for curve, of_curve in groupby(rows, key=lambda row: (row["cell"], row["policy"])):
@@ -121,16 +124,18 @@ def _read_rewards(snapshot: Snapshot, suite: str) -> dict[tuple[str, str], tuple
     return rewards
 
 
-def _summarise_choices(group: str, regime: str, choices: Sequence[_Choice]) -> CheckpointRow:
-    def mean_of(choice: str) -> float:
-        return float(np.mean([getattr(one, choice) for one in choices]))
-
-    figures: dict[str, Any] = {name: mean_of(name) for name in ("last", "best_on_validation", "best_on_test")}
+def _summarise_choices(group: str, regime: str, choices: Sequence[CheckpointChoice]) -> CheckpointRow:
+    """Make a variant's row of the choices on each of its curves."""
+    last = float(np.mean([choice.last for choice in choices]))
+    best_on_validation = float(np.mean([choice.best_on_validation for choice in choices]))
+    best_on_test = float(np.mean([choice.best_on_test for choice in choices]))
     return CheckpointRow(
         group=group,
         regime=regime,
-        **figures,
-        flattered=figures["best_on_test"] - figures["last"],
+        last=last,
+        best_on_validation=best_on_validation,
+        best_on_test=best_on_test,
+        flattered=best_on_test - last,
         points=max(choice.points for choice in choices),
         curves=len(choices),
     )

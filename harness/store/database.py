@@ -28,7 +28,8 @@ LOCAL_FUSE = {"fuse.fuse-overlayfs", "fuse.portal", "fuse.lxcfs"}
 
 
 def store_path(results: Path) -> Path:
-    """Where HARNESS_STORE says, else beside the journals, else in the cache, on a local disk. Raises StoreError."""
+    """Find the place of the results' store: where HARNESS_STORE says, else beside the journals where that is a local disk,
+    else in the cache. Raises StoreError."""
     whole = results.resolve()  # one folder, whatever path leads there
     own = Path(f"{whole.name or 'results'}-{hashlib.blake2b(bytes(whole), digest_size=6).hexdigest()}", STORE)
     forced = os.environ.get(VARIABLE)
@@ -54,6 +55,7 @@ def on_network(path: Path) -> bool:
 
 
 def kind_of_mount(path: Path) -> str:
+    """Return the kind of the file system that a path lies on, as the system calls it; empty where it is not known."""
     import psutil
 
     whole = path.resolve()
@@ -119,7 +121,7 @@ FROM ({_QUESTIONS}) GROUP BY ALL
 
 
 def _of_steps(kind: pa.DataType, select: str) -> str:
-    """CPU time is in `spent`."""
+    """Return the SELECT list of a step's columns of one kind, without those of CPU time, which is in `spent`."""
     names = [column.name for column in SCHEMAS["steps"] if column.type == kind and not column.name.endswith("_seconds")]
     return ", ".join(select.format(f'"{name}"') for name in names if name not in {"step", "version", "kl_base"})
 
@@ -171,6 +173,7 @@ OF_A_RUN = ("placed_cells", "current_cells")
 
 
 def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the empty tables of journals, those of cells and suites, the scores, and the views over them."""
     for name, schema in SCHEMAS.items():
         connection.register("empty", schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT '' AS suite, '' AS cell, * FROM empty")

@@ -198,7 +198,8 @@ def estimate_difference(ours: BySeed, theirs: BySeed) -> Estimate:
     return estimate_paired_difference(our_scores, their_scores, noise=noise)
 
 
-# Rows of one cell, task and metric stand together. A policy scores what was sent to it: answers, or the drafts of all others
+# A row for each policy's accuracy on one task by one metric. Rows of one cell, task and metric stand together, which `_read_scores`
+# relies on. Base checkpoints have no training and so no totals: their costs are 0
 _SCORES = """
 WITH by_policy AS (
     SELECT suite, cell, policy, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu,
@@ -208,22 +209,30 @@ WITH by_policy AS (
 by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
 every AS (SELECT suite, cell, sum(answers) AS answers, sum(generated_tokens) AS tokens FROM totals GROUP BY ALL)
 SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
+    -- the name that tables have: of samples at temperature 1 with their number
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
-    coalesce(t.gradient_norm, 'NaN') = 0 AS idle, round(coalesce(w.cpu, 0), 6) AS cell_cpu,
-    round(coalesce(w.gpu, 0), 6) AS cell_gpu, s.accuracy, coalesce(s.error, 'NaN') AS error, s.questions,
+    -- no gradient of the policy ever differed from 0; false where none is known
+    coalesce(t.gradient_norm, 'NaN') = 0 AS idle,
+    -- of the whole cell, for the mean over its policies; rounded, as sums of floating-point numbers depend on their order
+    round(coalesce(w.cpu, 0), 6) AS cell_cpu, round(coalesce(w.gpu, 0), 6) AS cell_gpu,
+    s.accuracy, coalesce(s.error, 'NaN') AS error, s.questions,
+    -- how many judged answers the accuracy is a mean of
     CASE s.metric WHEN 'sampled' THEN s.answers ELSE s.questions END AS answers,
     coalesce(t.rollouts, 0) AS rollouts, coalesce(t.generated_tokens, 0) AS tokens,
+    -- tokens of others that the policy scored: those that were sent to it, else the drafts of all others; 0 where it never scored
     CASE WHEN p.scores THEN coalesce(nullif(t.exchanged_tokens, 0), every.tokens - t.generated_tokens, 0) ELSE 0 END::DOUBLE
         AS scored,
     coalesce(t.trained_tokens, 0) AS trained,
+    -- of this policy alone
     round(coalesce(p.cpu, 0), 6) AS cpu, round(coalesce(p.gpu, 0), 6) AS gpu,
     coalesce(t.peer_received, 0) AS received, coalesce(t.peer_used, 0) AS used,
+    -- answers that it might have received: all of the others', else, with no others, what it did receive
     coalesce(nullif(every.answers - t.answers, 0), t.peer_received, 0)::DOUBLE AS offered
 FROM current_cells c JOIN scores s USING (suite, cell)
 LEFT JOIN totals t USING (suite, cell, policy) LEFT JOIN by_policy p USING (suite, cell, policy)
 LEFT JOIN by_cell w USING (suite, cell) LEFT JOIN every USING (suite, cell)
 WHERE c.suite = ? AND c.state = 'done' AND s.accuracy IS NOT NULL
-ORDER BY base, c.group_name, s.task, 8, c.regime, c.seed, c.cell, s.policy
+ORDER BY base, c.group_name, s.task, metric, c.regime, c.seed, c.cell, s.policy
 """
 _VARIANTS = """
 SELECT regime AS name, any_value(regime_type) AS kind, any_value(options) AS options, any_value(budget) AS budget,
@@ -549,34 +558,51 @@ def _find_reference(ours: TableLine, variants: Mapping[str, TableLine], copies: 
     none does. Where the suite has the baseline at the regime's own learning rate too, that counts; the baseline at another rate is
     compared with the suite's.
     """
-    baseline = variants.get(ours.baseline)
-    if baseline is None:
+    of_suite = variants.get(ours.baseline)
+    if of_suite is None:
         return None
-    alike = [
+    independent = [
         variant
         for variant in variants.values()
-        if (variant.kind, variant.options) == (baseline.kind, baseline.options) and variant.name not in copies
+        if (variant.kind, variant.options) == (of_suite.kind, of_suite.options) and variant.name not in copies
     ]
-    at_its_rate = [
+    at_own_rate = _lines_at_own_rate(ours, independent)
+    if ours in independent or of_suite in at_own_rate or not at_own_rate:
+        candidates = independent
+        usual = of_suite
+    else:
+        candidates = at_own_rate
+        usual = next((variant for variant in at_own_rate if variant.budget == of_suite.budget), of_suite)
+    budget = _smallest_covering_budget(ours, candidates)
+    names = [variant.name for variant in candidates if variant.budget == budget]
+    # Of several with the baseline's own budget the suite names one; the others are controls of it
+    if budget == usual.budget:
+        names = [usual.name]
+    if not names or ours.name in names or ours.name == usual.name:
+        return None
+    return names[0]
+
+
+def _lines_at_own_rate(ours: TableLine, candidates: Sequence[TableLine]) -> list[TableLine]:
+    """Return the candidates with the line's own learning rate, steps and questions, on the suite's prompts and none replaced."""
+    return [
         variant
-        for variant in alike
+        for variant in candidates
         if variant.trained.has_clock_of(ours.trained) and not variant.trained.dynamic and not variant.trained.stream
     ]
-    if ours not in alike and at_its_rate and baseline not in at_its_rate:
-        alike = at_its_rate
-        own_budget = [variant for variant in at_its_rate if variant.budget == baseline.budget]
-        baseline = next(iter(own_budget), baseline)
-    budget = ours.budget
-    between_budgets = ours.sampled > 1 or ours.multiple < 1  # no baseline may sample as many
-    if between_budgets:
-        by_size = sorted(alike, key=lambda variant: (variant.multiple, variant.budget))
-        covering = [variant for variant in by_size if variant.multiple >= ours.multiple * ours.sampled]
-        if by_size:
-            budget = covering[0].budget if covering else by_size[-1].budget
-    same = [variant.name for variant in alike if variant.budget == budget]
-    # Of several with the baseline's own budget the suite names one; the others are controls of it
-    if budget == baseline.budget:
-        same = [baseline.name]
-    if not same or ours.name in same or ours.name == baseline.name:
-        return None
-    return same[0]
+
+
+def _smallest_covering_budget(ours: TableLine, candidates: Sequence[TableLine]) -> str:
+    """Return the smallest budget of the candidates that covers what the line samples, or the largest where none does.
+
+    A line without a second round, and with no less than the suite's budget, is compared at its own budget. Of the budgets
+    1x, 2x and 4x a line of 1x that samples half as much again in a second round is compared at 2x.
+    """
+    may_lie_between_budgets = ours.sampled > 1 or ours.multiple < 1
+    if not may_lie_between_budgets or not candidates:
+        return ours.budget
+    by_size = sorted(candidates, key=lambda variant: (variant.multiple, variant.budget))
+    for variant in by_size:
+        if variant.multiple >= ours.multiple * ours.sampled:
+            return variant.budget
+    return by_size[-1].budget

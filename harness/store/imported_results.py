@@ -109,7 +109,7 @@ def limit_import_memory(memory: int = IMPORT_MEMORY) -> Iterator[None]:
 
 
 def _check_label(target: Path, bundle: str) -> None:
-    """Raises UsageError where the folder holds another checked bundle: its badge is no other results'."""
+    """Check that the folder holds no other checked bundle: its badge is no other results'. Raises UsageError."""
     before = read_submission(target)
     if before is not None and before.bundle not in ("", bundle):
         raise UsageError(f"{target}: holds the checked bundle {before.bundle}; give another --origin")

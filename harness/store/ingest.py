@@ -114,7 +114,8 @@ def _build_store(
     suites: Mapping[str, str],
     results: Path,
 ) -> int:
-    """known: fingerprints of the old store's content, from which the new one starts."""
+    """Write the store anew, or bring it up to date, and return how many cells were read. known: fingerprints of the old
+    store's content, from which the new one starts; None to start from nothing."""
     changed = [s for key, s in sources.items() if known is None or known.get(key) != s.fingerprint]
     gone = [key for key in known or {} if key[1] and key not in sources]
     keys = [*((s.suite, s.cell) for s in changed), *gone]
@@ -124,6 +125,7 @@ def _build_store(
     }
 
     def fill(temporary: Path) -> None:
+        """Write the store in a temporary file. Raises OSError where the disk is full or a write fails."""
         if known is not None:
             shutil.copyfile(store, temporary)
         try:
@@ -151,7 +153,7 @@ def _build_store(
 
 
 def scan_results(results: Path) -> tuple[dict[tuple[str, str], Source], dict[str, str]]:
-    """Every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
+    """Return every cell's folder, and fingerprints of suite files. A rename into a folder changes its time stamp."""
     now = time.time_ns()
     sources: dict[tuple[str, str], Source] = {}
     suites: dict[str, str] = {}
@@ -190,6 +192,10 @@ def _time_stamp(path: str) -> int:
 
 
 def _stored_fingerprints(store: Path) -> dict[tuple[str, str], str] | None:
+    """Return the fingerprints of what a store holds, by suite and cell (empty for the suite's file).
+
+    None where there is no store, where it is of another schema, or torn: it must be built anew.
+    """
     if not store.exists():
         return None
     try:
@@ -207,6 +213,7 @@ def _stored_fingerprints(store: Path) -> dict[tuple[str, str], str] | None:
 def _insert_all(
     connection: duckdb.DuckDBPyConnection, changed: Sequence[Source], suites: Mapping[str, str], results: Path
 ) -> None:
+    """Insert suites, and changed cells in batches of `_BATCH_BYTES`, so that memory does not grow with their number."""
     problems: list[Row] = []
     _insert_rows(connection, "suites", [_suite_row(results, name, mark, problems) for name, mark in suites.items()])
     batch = list[Loaded]()
@@ -229,6 +236,7 @@ def _insert_rows(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequen
 
 
 def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
+    """Make the row of a suite's file. What is damaged is noted in `problems`, and an older file of the run stands for it."""
     folder = suite_folder(results, name)
     suite = SuiteFile(name=name, baseline="")
     tuning = None
@@ -260,6 +268,7 @@ def _suite_row(results: Path, name: str, mark: str, problems: list[Row]) -> Row:
 
 
 def _load_cell(source: Source, problems: list[Row]) -> Loaded:
+    """Read a cell's manifest and journal. What is damaged is noted in `problems`, and the cell counts as damaged."""
     stored = source.suite.endswith(MARK)
     folder = Path(source.folder)
     problem = ""
@@ -285,6 +294,7 @@ def _load_cell(source: Source, problems: list[Row]) -> Loaded:
 
 
 def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]) -> None:
+    """Insert a batch of cells with their tables, and the scores of their samples."""
     _insert_rows(connection, "cells", [_cell_row(source, manifest) for source, manifest, _ in batch])
     for name in SCHEMAS:
         holders = [(source, tables[name]) for source, _, tables in batch if name in tables]
@@ -302,6 +312,7 @@ def _insert_cells(connection: duckdb.DuckDBPyConnection, batch: Sequence[Loaded]
 
 
 def _cell_row(source: Source, m: Manifest) -> Row:
+    """Make a cell's row of its manifest."""
     own = (
         "kind",
         "origin",

@@ -53,7 +53,7 @@ class Journal:
     """The one writer of a cell's journal. A resumed cell calls `rewind(step)` first."""
 
     def __init__(self, folder: Path) -> None:
-        """Removes leftovers of an interrupted writer. Raises DiskFullError, StoreError."""
+        """Open a cell's journal, and remove leftovers of an interrupted writer. Raises DiskFullError, StoreError."""
         self.folder = folder / "journal"
         self._buffer: dict[str, list[Row]] = {}
         with disk_errors(self.folder):
@@ -94,11 +94,17 @@ class Journal:
             self._rewrite_tables(None)
 
     def _rewrite_tables(self, step: int | None) -> None:
+        """Write all that the journal holds into one part, and remove the parts before. step: the last one that is kept, None
+        for all.
+
+        Raises StoreError where a part cannot be read, which would be lost.
+        """
         contents = read_journal(self.folder.parent)
         if contents.problems:
             raise StoreError(f"{contents.problems[0]}; {remedy_for(self.folder.parent)}")
 
         def fill(temporary: Path) -> None:
+            """Write the tables into a folder that takes its place when it is whole."""
             temporary.mkdir()
             for table, data in contents.tables.items():
                 kept = data if step is None else up_to(table, data, step)
@@ -114,6 +120,7 @@ class Journal:
         return max([0, *(number for number, *_ in compacts), *(number for number, *_ in parts)]) + 1
 
     def _remove_leftovers(self) -> None:
+        """Remove parts that a newer compact part has replaced, and files of an interrupted writer. Others' files stay."""
         with about_to_change(self.folder):
             compacts, parts = _list_files(self.folder)
             keep = {path for *_, path in (*compacts[-1:], *parts)}
@@ -123,6 +130,10 @@ class Journal:
 
 
 def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, int, Path]]]:
+    """Return the compact parts, oldest first, and the parts that are newer than the last of them.
+
+    A compact part is its number and path; another one has also the highest step in it.
+    """
     compacts: list[tuple[int, Path]] = []
     parts: list[tuple[int, int, Path]] = []
     for name in os.listdir(folder) if folder.is_dir() else ():
@@ -140,7 +151,7 @@ def _list_files(folder: Path) -> tuple[list[tuple[int, Path]], list[tuple[int, i
 
 
 def read_journal(folder: Path, attempts: int = 5) -> Contents:
-    """A cell's journal, also while its writer goes on. Unreadable files are named in `problems`."""
+    """Return a cell's journal, also while its writer goes on. Unreadable files are named in `problems`."""
     for _ in range(attempts):
         try:
             return _read_once(folder / "journal")
@@ -152,6 +163,7 @@ def read_journal(folder: Path, attempts: int = 5) -> Contents:
 
 
 def _read_once(folder: Path) -> Contents:
+    """Read the last compact part and the parts behind it. A part that cannot be read is named, and the others are read."""
     compacts, parts = _list_files(folder)
     blocks: dict[str, list[pa.Table]] = {}
     problems: list[str] = []
@@ -217,7 +229,7 @@ def _read_content(path: Path) -> bytes:
 
 
 def read_part(path: Path) -> dict[str, Sequence[Row]]:
-    """The rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
+    """Return the rows of one part by table. Raises StoreError where it is torn or altered, FileNotFoundError."""
     data = _read_content(path)
     payload = data[8:]
     if data[:4] != _MAGIC or zlib.crc32(payload).to_bytes(4, "little") != data[4:8]:

@@ -163,7 +163,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path | str) -> Manifest:
-    """Ignores unknown keys; absent ones have their defaults. Raises StoreError."""
+    """Read a cell's manifest. Unknown keys are ignored, and absent ones have their defaults. Raises StoreError."""
     return read_sealed(f"{folder}/{MANIFEST}", Manifest)
 
 
@@ -184,12 +184,12 @@ def suite_folder(results: Path, suite: str) -> Path:
 
 
 def is_installed() -> bool:
-    """Whether the package was installed with reference results of its own, outside a checkout."""
+    """Return whether the package was installed with reference results of its own, outside a checkout."""
     return PACKAGED.is_dir() and not PACKAGED.is_symlink()
 
 
 def remedy_for(path: Path, removed: bool = True) -> str:
-    """What mends a damaged cell's folder or suite's file. removed: whether it must go first."""
+    """Return what mends a damaged cell's folder or suite's file. removed: whether it must go first."""
     first = f"remove {path} and " if removed else ""
     suite = path.parent
     if suite.name == EVALUATIONS:
@@ -203,7 +203,8 @@ def write_suite(folder: Path, suite: SuiteFile) -> None:
 
 
 def suite_file_name(suite: SuiteFile) -> str:
-    """The same altered settings have the same file."""
+    """Return the file name of a suite's description: `suite.json`, or one for altered settings. The same settings have the
+    same file."""
     if not suite.altered:
         return "suite.json"
     return (
@@ -212,7 +213,7 @@ def suite_file_name(suite: SuiteFile) -> str:
 
 
 def suite_files(folder: Path) -> list[Path]:
-    """`suite.json` if there is one, then altered runs, the newest first."""
+    """List the files that describe a suite's runs: `suite.json` if there is one, then altered runs, the newest first."""
     written = folder / "suite.json"
     altered = folder.glob("altered-*.json")
     newest = sorted(altered, key=lambda file: (-file.stat().st_mtime_ns, file.name))
@@ -220,12 +221,12 @@ def suite_files(folder: Path) -> list[Path]:
 
 
 def read_suite(folder: Path, file: Path | None = None) -> SuiteFile:
-    """The suite as written, else its newest altered run; or `file`. Raises StoreError."""
+    """Return the suite as written, else its newest altered run; or `file`. Raises StoreError."""
     return read_sealed(file or next(iter(suite_files(folder)), folder / "suite.json"), SuiteFile)
 
 
 def seal_as_json(value: msgspec.Struct) -> bytes:
-    """As JSON with a checksum in front."""
+    """Write a value as JSON with a checksum in front."""
     plain = msgspec.json.encode(value)
     return msgspec.json.format(b'{"checksum":"%08x",' % zlib.crc32(plain) + plain[1:], indent=1) + b"\n"
 
@@ -272,6 +273,6 @@ def write_submission(folder: Path, submission: Submission) -> None:
 
 
 def read_submission(folder: Path) -> Submission | None:
-    """None for our own results. Raises StoreError."""
+    """Read what is known of a checked bundle; None for our own results. Raises StoreError."""
     path = folder / SUBMISSION
     return read_sealed(path, Submission) if path.exists() else None

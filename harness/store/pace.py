@@ -92,7 +92,8 @@ class PaceBook:
     """The paces of one suite's lines, each fitted when it is first asked for."""
 
     def __init__(self, snapshot: Snapshot, suite: str, policies: Mapping[str, Sequence[str]], clocks: Clocks) -> None:
-        """policies: of the suite, by group. The snapshot must be open when a pace is first asked for."""
+        """Remember where paces are read from. policies: of the suite, by group. The snapshot must be open when a pace is
+        first asked for."""
         self._snapshot = snapshot
         self._suite = suite
         self._policies = policies

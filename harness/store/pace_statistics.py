@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isnan
 
 from harness.statistics import Estimate
 from harness.store.statistic import (
@@ -25,8 +26,8 @@ GREEDY = "greedy"
 
 @statistic("Pace", CLOCK, head="kappa", better="higher", terminal=None, markdown=4, page=3)
 def kappa(row: TableRow) -> float | None:
-    """Of its clock over that of independent training at the same learning rate: at 1.2 it learns in 100 steps what that learns in
-    120. Fitted to the whole curve together with the end; none where the two cannot be told apart."""
+    """The speed of its clock over that of independent training at the same learning rate: at 1.2 it learns in 100 steps what that
+    learns in 120. The pace is fitted to the whole curve together with the end; there is none where the two cannot be told apart."""
     return row.pace.kappa if row.pace else None
 
 
@@ -61,7 +62,7 @@ def pace_status(row: TableRow) -> str:
 
 @statistic("Why", terminal=None, markdown=None, page=None)
 def pace_reason(row: TableRow) -> str:
-    """The same in a sentence."""
+    """Why one of pace and reach is missing, in a sentence."""
     return row.pace.reason if row.pace else ""
 
 
@@ -107,7 +108,7 @@ def worth(row: TableRow) -> float | None:
 )
 def worth_interval(row: TableRow) -> Pair | None:
     """Student t over the jackknife of seeds; none beyond the budgets that were run."""
-    if row.pace is None or row.pace.worth is None or row.pace.worth.low != row.pace.worth.low:
+    if row.pace is None or row.pace.worth is None or isnan(row.pace.worth.low):
         return None
     return row.pace.worth.low, row.pace.worth.high
 
@@ -147,8 +148,8 @@ def cost_on_clock(row: TableRow) -> float | None:
 
 @statistic("Gain at equal cost", POINTS, head="at equal cost", better="higher", terminal=None, markdown=5, page=4)
 def equal_cost_gain(row: TableRow) -> float | None:
-    """Over the line of independent training, at any rollout budget and learning rate of the suite, whose counted cost is
-    nearest."""
+    """The gain over the line of independent training whose counted cost is nearest, at any rollout budget and learning rate of the
+    suite."""
     return to_number(row.rivals.over_nearest.mean) if row.rivals else None
 
 
@@ -179,7 +180,7 @@ def equal_cost_ratio(row: TableRow) -> float | None:
 
 @statistic("Gain at its best rate", POINTS, head="at best rate", better="higher", terminal=None, markdown=None, page=4)
 def best_rate_gain(row: TableRow) -> float | None:
-    """Over independent training with the same rollouts at that of the suite's learning rates which suits it best."""
+    """The gain over independent training with the same rollouts, at that of the suite's learning rates which suits it best."""
     return to_number(row.rivals.over_best_rate.mean) if row.rivals else None
 
 
@@ -217,7 +218,7 @@ def found(row: TableRow) -> str:
 
 @statistic("Greedy gain", POINTS, head="greedy", better="higher", terminal=None, markdown=5, page=2)
 def greedy_gain(row: TableRow) -> float | None:
-    """Of greedy answers: avg@k also pays for answers that are alike."""
+    """The gain of greedy answers: avg@k also pays for answers that are alike."""
     return _gain_beside(row.beside, GREEDY)
 
 
@@ -236,7 +237,7 @@ def greedy_gain_interval(row: TableRow) -> Pair | None:
 
 @statistic("Gain of best@k", POINTS, head="best@k", better="higher", terminal=None, markdown=5, page=2)
 def best_of_k_gain(row: TableRow) -> float | None:
-    """Of questions to which one of k answers is right: it falls where a policy's answers become alike."""
+    """The gain in the share of questions to which one of k answers is right: it falls where a policy's answers become alike."""
     return _gain_beside(row.beside, "best@")
 
 
@@ -259,7 +260,7 @@ def best_of_k_gain_interval(row: TableRow) -> Pair | None:
 def gain_questions_interval(row: TableRow) -> Pair | None:
     """95 % interval of the gain for other seeds and other questions of the same kind, two-way; of the policies' mean, by avg@k. The
     other intervals are for the questions that were asked."""
-    if row.crossed is None or row.crossed.error != row.crossed.error:
+    if row.crossed is None or isnan(row.crossed.error):
         return None
     return row.crossed.low, row.crossed.high
 
@@ -273,6 +274,7 @@ def _gain_beside(beside: Mapping[str, Estimate], metric: str) -> float | None:
 
 
 def _interval_beside(beside: Mapping[str, Estimate], metric: str) -> Pair | None:
+    """Return the interval of the gain by the metric whose name begins so; None where it was not measured."""
     for name, gain in beside.items():
         if name.startswith(metric):
             return to_bounds(gain)

@@ -31,7 +31,7 @@ class QuestionBook:
     """A suite's accuracies by question, of the mean over each group's policies."""
 
     def __init__(self, snapshot: Snapshot, suite: str) -> None:
-        """The snapshot must be open when a gain is first asked for."""
+        """Remember where scores are read from. The snapshot must be open when a gain is first asked for."""
         self._snapshot = snapshot
         self._suite = suite
         self._by_line: dict[str, dict[int, dict[str, float]]] | None = None
@@ -49,6 +49,7 @@ class QuestionBook:
         return estimate_crossed(_stack_differences(mine, other, seeds, questions))
 
     def _read_scores(self) -> dict[str, dict[int, dict[str, float]]]:
+        """Return each question's mean score by line and seed, read when it is first needed."""
         if self._by_line is None:
             columns = self._snapshot.query(_QUESTIONS, [self._suite]).to_pydict()
             self._by_line = {}
@@ -62,6 +63,7 @@ class QuestionBook:
 def _stack_differences(
     ours: dict[int, dict[str, float]], theirs: dict[int, dict[str, float]], seeds: list[int], questions: list[str]
 ) -> Float[np.ndarray, "seeds questions"]:
+    """Return our scores minus theirs: a row for each seed, a column for each question."""
     rows = []
     for seed in seeds:
         mine = ours[seed]

@@ -28,7 +28,7 @@ from harness.store.retention import RetentionRow, read_retention
 from harness.store.roles import RoleRow, role_rows
 from harness.store.sentences import joined, write_doubt, write_rate, write_sentence, write_summary
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
-from harness.store.table import MEAN, compare_rows, seed_rows
+from harness.store.table import MEAN, compare_rows
 
 # What a heading says: all of every choice, or of the opening choice alone; its first sentence and what stands beside it; nothing
 Said = Literal["everything", "opening", "first", "nothing"]
@@ -177,7 +177,7 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
             reasons.append((name, absence))
         if whole.own.n[place]:
             fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
-            ranks.append(Rank(regime=name, ends=chosen.find_ends(name, place), **fields))
+            ranks.append(Rank(regime=name, ends=chosen.find_misleading_ends(name, place), **fields))
 
     groups = {group for group, _ in used}
     tasks = {task for _, task in used}
@@ -211,10 +211,10 @@ class _RankedPanels(NamedTuple):
         lacking = [self.titles[panel] for panel in self.used if panel not in there]
         return having, lacking
 
-    def find_ends(self, name: str, place: int) -> tuple[End, End] | None:
+    def find_misleading_ends(self, name: str, place: int) -> tuple[End, End] | None:
         """Return between which panels, or policies, the gains of a regime lie, where their mean would mislead; else None."""
         if self.whole.uneven[place]:
-            return _find_ends(self.comparisons, self.used, self.titles, place)
+            return _find_panel_ends(self.comparisons, self.used, self.titles, place)
         if self.whole.verdicts[place] == DIFFERS_POLICIES:
             in_mean = [row for row in self.rows if (row.group, row.task) in self.used]
             return _find_policy_ends(in_mean, name)
@@ -253,7 +253,7 @@ def _join_by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{joined(together)} ({why})" for why, together in names.items()]
 
 
-def _find_ends(
+def _find_panel_ends(
     comparisons: Mapping[Place | None, Comparison], panels: Sequence[Place], titles: Mapping[Place, str], place: int
 ) -> tuple[End, End]:
     """Return the panels with the smallest and the largest gain of the regime at `place`, by title and gain."""
@@ -450,42 +450,55 @@ def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: S
     margin: of the verdicts. said: how much; what is not said is not computed.
     """
     whole = said in ("everything", "opening")
-    heading = Heading(
-        margin,
-        [],
-        {},
+    sentences: list[Headline] = []
+    across: dict[str, list[Aggregate]] = {}
+    roles: list[RoleRow] = []
+    if said != "nothing":
+        finished = read_finished(snapshot, suite)
+        sentences, across = _speak_of_choices(finished, margin, said)
+        if finished.rows:
+            roles = role_rows(finished, finished.rows[0].metric)
+    return Heading(
+        margin=margin,
+        sentences=sentences,
+        across=across,
+        roles=roles,
+        retention=[] if said == "nothing" else read_retention(snapshot, suite),
         claims=answer_suite_claims(snapshot, suite, margin),
         checkpoints=read_checkpoint_choices(snapshot, suite) if whole else [],
         task_rewards=read_task_rewards(snapshot, suite) if whole else [],
         task_help=read_task_help(snapshot, suite) if whole else [],
-        retention=[] if said == "nothing" else read_retention(snapshot, suite),
         starts=read_moments(snapshot, suite),
         processors=mixed_in(snapshot, suite),
     )
-    if said == "nothing":
-        return heading
-    finished = read_finished(snapshot, suite)
-    if finished.rows:
-        heading.roles.extend(role_rows(finished, finished.rows[0].metric))
+
+
+def _speak_of_choices(
+    finished: FinishedScores, margin: float, said: Said
+) -> tuple[list[Headline], dict[str, list[Aggregate]]]:
+    """Make the sentences of each choice that is spoken of, and by metric the aggregates of the first policy on all benchmarks.
+
+    The first policy is the mean of policies where there is one. Aggregates are made for `everything` and `opening` alone.
+    """
     rate = find_single_rate(finished)
     by_choice: dict[tuple[str, str], list[SeedRow]] = {}
-    for row in seed_rows(snapshot, suite):
+    for row in finished.rows:
         of_choice = by_choice.setdefault((row.policy, row.metric), [])
         of_choice.append(row)
+    sentences: list[Headline] = []
+    across: dict[str, list[Aggregate]] = {}
     for policy, task, metric in _list_choices(by_choice, said):
         among = by_choice.get((policy, metric), [])
         chosen = [row for row in among if task in (MEAN, row.task)]
         if not chosen:
             continue
         ranking = rank_regimes(chosen, margin, among)
-        headline = _make_headline(policy, metric, task, ranking, rate)
-        heading.sentences.append(headline)
-        # the first policy, or the mean of policies, on all benchmarks
-        if whole and (policy, task) == (heading.sentences[0].policy, MEAN):
-            across = aggregate_panels(chosen)
-            if across:
-                heading.across[metric] = across
-    return heading
+        sentences.append(_make_headline(policy, metric, task, ranking, rate))
+        is_overall = (policy, task) == (sentences[0].policy, MEAN)
+        aggregates = aggregate_panels(chosen) if is_overall and said != "first" else []
+        if aggregates:
+            across[metric] = aggregates
+    return sentences, across
 
 
 def _list_choices(by_choice: Mapping[tuple[str, str], Sequence[SeedRow]], said: Said) -> list[tuple[str, str, str]]:

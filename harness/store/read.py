@@ -69,10 +69,12 @@ class Snapshot:
     network or settings."""
 
     def __init__(self, results: Path, shown: SuiteFile | None = None, memory: int = OWN_MEMORY) -> None:
-        """shown: the run whose cells count, instead of the folder's. memory: bytes. Raises StoreError where the store
-        is absent or damaged."""
+        """Open the store of a results folder. shown: the run whose cells count, instead of the folder's. memory: bytes.
+
+        Raises StoreError where the store is absent or damaged.
+        """
         self.finished: dict[str, Any] = {}
-        """By suite, what `comparisons.finished` found."""
+        """By suite, what `finished.read_finished` has read."""
         self.path = path = store_path(results)
         if not path.is_file():
             raise StoreError(f"{results}: no results yet (run a suite first: harness run quickstart)")
@@ -102,7 +104,7 @@ class Snapshot:
             raise StoreError(self._explain_damage(error)) from error
 
     def query(self, statement: str, parameters: Sequence[Any] = ()) -> pa.Table:
-        """Rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
+        """Return rows of one of our own statements. Thread-safe. Raises StoreError where it fails, or exceeds
         `OWN_SECONDS`."""
         with self._connection.cursor() as cursor:
             try:
@@ -113,7 +115,7 @@ class Snapshot:
                 raise StoreError(self._explain_damage(error) if _is_damage(error) else str(error)) from error
 
     def sql(self, statement: str, limits: Limits = LIMITS) -> QueryAnswer:
-        """A user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
+        """Return a user's statement; only `ask` surely bounds its memory and time. Raises UsageError where it is refused,
         fails or exceeds a limit, StoreError where the store is damaged."""
         try:
             parsed = duckdb.extract_statements(statement)
@@ -139,7 +141,7 @@ class Snapshot:
         return f"{self.path}: cannot be read: {_first_line(error)} (delete it: it is built again from the journals)"
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the snapshot. It may be called again."""
         self._connection.close()
 
     def __enter__(self) -> Snapshot:
@@ -195,6 +197,7 @@ def _interrupt_after(cursor: duckdb.DuckDBPyConnection, seconds: float) -> Itera
 
 
 def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> QueryAnswer:
+    """Take the rows of a statement up to the limits, and say in `cut` which limit was met."""
     if relation is None:
         return QueryAnswer()
     with relation.limit(limits.rows + 1).to_arrow_reader(_BATCH) as batches:
@@ -213,7 +216,7 @@ def _cut_answer(relation: duckdb.DuckDBPyRelation | None, limits: Limits) -> Que
 
 
 def _in_words(value: Any) -> Any:
-    """An interval as text: months and days have no fixed length."""
+    """Return an interval as text: months and days have no fixed length."""
     if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and abs(value) < 1 << 53:
         return int(value)  # a sum of integers
     if not isinstance(value, pa.MonthDayNano):
@@ -264,6 +267,8 @@ def _too_large(limits: Limits) -> str:
 
 
 def _answer_stdin() -> None:
+    """Answer a statement from standard input, as a process that `ask` starts and may kill: what it writes says why one was
+    refused."""
     results, statement, limits = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, str, Limits])
     answer = QueryAnswer()
     refused = ""

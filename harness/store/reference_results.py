@@ -71,7 +71,8 @@ def forget_last_folder() -> None:
 # The store reads a folder cell by cell, which must not read all of it each time
 @lru_cache(maxsize=1)
 def _read_once(folder: Path, state: bytes) -> ResultsFolder | StoreError:
-    """state: the index, by which a folder that was written again is another one."""
+    """Read a folder of reference results, once for each `state`: the index, by which a folder that was written again is
+    another one."""
     try:
         content = read_results_folder(folder)
     except StoreError as error:

@@ -97,6 +97,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _read_files(folder: Path, index: ResultsIndex) -> dict[str, bytes]:
+    """Read the files that an index names. Raises StoreError where one is absent, altered, or none that such a folder has."""
     contents: dict[str, bytes] = {}
     for name, digest in index.files.items():
         if name not in FILES:
@@ -111,6 +112,7 @@ def _read_files(folder: Path, index: ResultsIndex) -> dict[str, bytes]:
 
 
 def _parse_table(file: Path, content: bytes) -> pa.Table:
+    """Read a Parquet table that has a column of cells. Raises StoreError."""
     import pyarrow.parquet as pq
 
     try:
@@ -125,6 +127,7 @@ def _parse_table(file: Path, content: bytes) -> pa.Table:
 
 
 def _parse_manifests(file: Path, table: pa.Table, cells: tuple[str, ...]) -> dict[str, Manifest]:
+    """Read the manifests of the cells that the index names, in its order. Raises StoreError where one breaks a rule."""
     if tuple(table["cell"].to_pylist()) != cells or len(set(cells)) < len(cells):
         raise StoreError(f"{file}: other cells than those of {INDEX}")
     if "manifest" not in table.schema.names:
@@ -189,6 +192,8 @@ def write_results_folder(
     """
 
     def fill(temporary: Path) -> None:
+        """Write all files into a folder that takes the other's place when it is whole; the index last, with the digests of
+        the others."""
         temporary.mkdir(parents=True)
         write_suite(temporary, suite)
         if tuning is not None:

@@ -301,13 +301,13 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def marked_columns(mark: str) -> set[str]:
-    """The columns with SHARE or LATER."""
+    """Return the columns with SHARE or LATER."""
     hints = [get_type_hints(row, include_extras=True) for row in TABLES.values()]
     return {name for row in hints for name, kind in row.items() if mark in getattr(kind, "__metadata__", ())}
 
 
 def to_arrow(table: str, rows: Sequence[Row]) -> pa.Table:
-    """Rows of one table as Arrow."""
+    """Return rows of one table as Arrow."""
     columns = []
     for column in SCHEMAS[table]:
         values: list[Any] = [getattr(row, column.name) for row in rows]
@@ -330,7 +330,7 @@ def conform_table(table: str, data: pa.Table) -> pa.Table:
 
 
 def without_nan(data: pa.Table) -> pa.Table:
-    """NaN as null, as `to_arrow` has it."""
+    """Return a table with null for NaN, as `to_arrow` has it."""
     import pyarrow.compute as pc
 
     for i, column in enumerate(data.schema):
@@ -341,7 +341,7 @@ def without_nan(data: pa.Table) -> pa.Table:
 
 
 def up_to(table: str, data: pa.Table, step: int) -> pa.Table:
-    """The rows that a cell resumed at `step` keeps."""
+    """Return the rows that a cell resumed at `step` keeps."""
     import pyarrow.compute as pc
 
     names = SCHEMAS[table].names

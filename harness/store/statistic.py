@@ -202,12 +202,12 @@ statistic = Statistic
 
 
 def select_columns(view: View) -> list[Statistic]:
-    """The columns of a view, in order."""
+    """Return the columns of a view, in order."""
     return sorted((s for s in STATISTICS.values() if getattr(s, view) is not None), key=attrgetter(view))
 
 
 def to_number(value: float | np.floating | np.ndarray) -> float | None:
-    """NaN is None."""
+    """Return a number as a float, and NaN as None."""
     return None if np.isnan(value) else float(value)
 
 

@@ -75,14 +75,12 @@ def compare_rows(
         of_panel = [row for row in rows if (row.group, row.task) == place]
         members.append(_gather_members(of_panel, axes))
     differ = find_policy_differences(members, references, margin)
-    told = [_tell_policies_apart(one, apart) for one, apart in zip(comparisons, differ, strict=False)]
-    # The mean of one panel is that panel; that of several says nothing of policies
-    whole = comparisons[-1]
-    for own, one in zip(told, comparisons, strict=False):
-        if one is whole:
-            whole = own
+    *of_panels, of_mean = comparisons
+    told = [_tell_policies_apart(one, apart) for one, apart in zip(of_panels, differ, strict=True)]
     by_panel: dict[Place | None, Comparison] = dict(zip(axes.panels, told, strict=True))
-    by_panel[None] = whole
+    # The mean of one panel is that panel, with what is told of its policies; that of several says nothing of policies
+    only = next((place for place, one in enumerate(of_panels) if one is of_mean), None)
+    by_panel[None] = of_mean if only is None else told[only]
     return list(axes.regimes), by_panel
 
 
@@ -223,8 +221,8 @@ def make_rows(
     rows = []
     for (group, task, name), of_line in groupby(seeds, key=lambda row: (row.group, row.task, row.regime)):
         key = Key(group, policy, task, metric)
-        family = _Line(comparisons[group, task], names.index(name), rivals.get((group, task, name)))
-        row = _gather_row(key, name, list(of_line), family, cells, margin)
+        tested = _TestedLine(comparisons[group, task], names.index(name), rivals.get((group, task, name)))
+        row = _gather_row(key, name, list(of_line), tested, cells, margin)
         if other_questions:
             row = replace(row, crossed=_estimate_crossed(key, cells.lines[name], cells))
         values = {statistic.name: statistic.of(row) for statistic in STATISTICS.values()}
@@ -232,7 +230,7 @@ def make_rows(
     return rows
 
 
-class _Line(NamedTuple):
+class _TestedLine(NamedTuple):
     """What the tests of a family say of one line: the comparison on its panel, its place there, and its rivals."""
 
     comparison: Comparison
@@ -241,7 +239,7 @@ class _Line(NamedTuple):
 
 
 def _gather_row(
-    key: Key, name: str, seeds: Sequence[SeedRow], family: _Line, cells: FinishedScores, margin: float
+    key: Key, name: str, seeds: Sequence[SeedRow], tested: _TestedLine, cells: FinishedScores, margin: float
 ) -> TableRow:
     """Gather all that the statistics of one line are made from. name: of the line. seeds: its own."""
     line = cells.lines[name]
@@ -252,8 +250,8 @@ def _gather_row(
     pace = cells.paces.find_pace(key.group, key.policy, name, margin) if of_curves else None
     options = json.loads(line.options or "{}")
     return TableRow(
-        comparison=family.comparison,
-        place=family.place,
+        comparison=tested.comparison,
+        place=tested.place,
         reference=line.reference,
         base=[np.nan if seed.base is None else seed.base for seed in seeds],
         spent=cells.costs[key, name],
@@ -262,7 +260,7 @@ def _gather_row(
         budget=line.budget + second_round,
         policies=len(cells.policies[key.group]) if key.policy == MEAN else 1,
         pace=pace,
-        rivals=family.rivals,
+        rivals=tested.rivals,
         beside=cells.gains_beside(key, name),
         remark=remark_on(line.kind, options, line.trained.updates),
     )

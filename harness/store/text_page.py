@@ -21,7 +21,8 @@ class TextPage:
     """A page of text that is written from top to bottom, as tables for a terminal or as Markdown."""
 
     def __init__(self, form: str, width: int, colour: bool) -> None:
-        """form: `table` or `markdown`. width: characters of a terminal's line. colour: with a terminal's colours."""
+        """Begin an empty page. form: `table` or `markdown`. width: characters of a terminal's line. colour: with a terminal's
+        colours."""
         self.in_markdown = form == "markdown"
         self.width = 1 << 20 if self.in_markdown else width  # Markdown is not broken into lines
         self._file = io.StringIO()

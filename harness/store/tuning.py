@@ -56,7 +56,7 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tuned_label(variant: str, on: str) -> str:
-    """`sgt, tuned`, or `sgt, tuned on trap`. No variant's name has a comma."""
+    """Return the name of a tuned line: `sgt, tuned`, or `sgt, tuned on trap`. No variant's name has a comma."""
     return f"{variant}, tuned" + (f" on {on}" if on else "")
 
 
@@ -74,12 +74,12 @@ def list_chosen(tuning: Tuning | None) -> list[list[str]]:
 
 
 def write_tuning(results: Path, file: SuiteFile, tuning: Tuning) -> None:
-    """Raises DiskFullError, StoreError."""
+    """Write a suite's tuning into its folder. Raises DiskFullError, StoreError."""
     write_atomic(tuning_path(results, file), msgspec.json.format(msgspec.json.encode(tuning), indent=1) + b"\n")
 
 
 def read_tuning(results: Path, suite: str, file: SuiteFile | None = None) -> Tuning | None:
-    """Of the folder's run, or of `file`; None for a suite that is not tuned. Raises StoreError."""
+    """Read the tuning of the folder's run, or of `file`; None for a suite that is not tuned. Raises StoreError."""
     try:
         folder = suite_folder(results, suite)
         path = folder / tuning_path(results, file or read_suite(folder)).name

@@ -19,7 +19,7 @@ from harness.store.tuning import Tuned, Tuning, tuned_label
 class TuningRow(msgspec.Struct, frozen=True, kw_only=True):
     """A variant on one group; accuracies and gains are fractions, costs those of all its trials.
 
-    published_gain, tuned_gain: over the baseline with its defaults, and over the baseline as tuned. lowest, highest, deviation:
+    published_gain, tuned_gain: over the baseline as the suite has it, and over the baseline as tuned. lowest, highest, deviation:
     scores of the trials that ran to the end. promised: the lead of the best trial over the published setting; kept: the
     same lead on seeds that chose nothing, None where these were not run.
     """
@@ -195,14 +195,15 @@ def _make_row(group: str, choice: Tuned, published: BySeed, tuned: BySeed, score
     ended = _list_scores(choice)
     failed = [trial for trial in choice.trials if trial.score is None]
     best = chosen.score or 0.0
-    # Trial 0 is the variant with its defaults; where it failed, the best trial has no lead to speak of
+    # Trial 0 is the variant with the suite's own settings; where it failed, the best trial has no lead to speak of
     first = trials[0].score
     without_tuning = first if first is not None else best
     gain = estimate_difference(published, _lines_baseline(published, scored))
     tuned_gain = estimate_difference(tuned, _lines_baseline(tuned, scored))
     change = estimate_difference(tuned, published)
-    # trial 0 is the variant itself, which changes nothing
-    change_interval = to_bounds(change) if choice.chosen else None
+    # Where trial 0 was chosen nothing was changed
+    was_changed = choice.chosen != 0
+    change_interval = to_bounds(change) if was_changed else None
     return TuningRow(
         group=group,
         variant=choice.variant,
@@ -237,7 +238,7 @@ def _list_scores(choice: Tuned) -> list[float]:
 
 
 def _find_kept_lead(choice: Tuned) -> float | None:
-    """Return the chosen setting's lead over the defaults on seeds that chose nothing; None where it was not checked."""
+    """Return the chosen setting's lead over the suite's own on seeds that chose nothing; None where it was not checked."""
     if choice.checked is None or choice.checked_published is None:
         return None
     return choice.checked - choice.checked_published

@@ -141,7 +141,7 @@ def gather_suite(results: Path, suite: str, *, partly: bool = False) -> Finished
 
 
 def _is_finished(source: Path) -> bool:
-    """Whether a cell's folder is there and says that it is done; a damaged manifest raises StoreError."""
+    """Return whether a cell's folder is there and says that it is done; a damaged manifest raises StoreError."""
     return (source / "manifest.json").exists() and read_manifest(source).state == "done"
 
 

@@ -63,6 +63,8 @@ def convert_older_bundle(bundle: Path, members: Mapping[str, bytes], place: Path
 
 
 def _check_members(bundle: Path, members: Mapping[str, bytes]) -> _OlderIndex:
+    """Check that the index names every file of the bundle, that all are there and unaltered, and none lies inside another.
+    Raises UsageError."""
     try:
         index = msgspec.json.decode(members[OLDER_INDEX], type=_OlderIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -48,7 +48,6 @@ _COMMIT = re.compile(r"([0-9a-f]{40})?")
 _MARKUP = re.compile(r"<[A-Za-z/!?]")
 # Columns of names and words, which are shown as they are; others hold models' text
 _NAMES = {"samples": ("policy", "task", "doc_id", "reason"), "costs": ("phase",)}
-# A question under one way of asking, and one answer to it
 
 
 @dataclass
@@ -144,10 +143,11 @@ class SubmittedBundle:
         return {label_of(manifest): manifest for manifest in (*cells, *bases)}
 
     def _stated_identity(self, *labels: str) -> Identity:
+        """Return the identity that the first of these labels states which has a manifest."""
         return next((self.stated[label].identity for label in labels if label in self.stated), NO_IDENTITY)
 
     def require_same(self, stated: object, right: object, place: str, words: str) -> None:
-        """Raises UsageError with the first difference. words: of what `right` is."""
+        """Raise UsageError with the first difference between two values, if any. words: what gives the right one."""
         difference = find_first_difference(_as_json(stated), _as_json(right))
         if difference is not None:
             path, theirs, ours = difference
@@ -218,7 +218,7 @@ def _find_time_fault(provenance: Provenance, costs: Sequence[Mapping[str, Any]])
 
 
 def _check_tuning(submission: SubmittedBundle) -> None:
-    """Raises UsageError where the choice of tuned settings is none that a search makes."""
+    """Check that the choice of tuned settings, if there is one, is one that a search makes. Raises UsageError."""
     if TUNING not in submission.content.index.files:
         return
     place = f"{submission.suite}/{TUNING}"
@@ -266,7 +266,16 @@ def _each_name(submission: SubmittedBundle) -> Iterator[tuple[str, str]]:
 
 
 def check_suite(submission: SubmittedBundle) -> str:
-    """Check that suite.json agrees with itself, and with a shipped suite of its name."""
+    """Check that suite.json agrees with itself, and with a shipped suite of its name.
+
+    In this order, since each check relies on those before it:
+
+    1. The tasks are public ones: options and keys of others cannot be told here.
+    2. The options of each regime are whole and valid, as a run writes them; a regime that is not installed is left unchecked.
+    3. The rest of the file is what such a config gives.
+    4. The suite has the name of its folder, by which all that follows finds it.
+    5. A suite that has the name of a shipped one is that suite, tuned variants and machines aside.
+    """
     theirs = submission.resolved
     place = f"{submission.suite}/{SUITE}"
     try:
@@ -373,12 +382,22 @@ def _remark_on_versions(submission: SubmittedBundle) -> str:
 
 
 class _Asked(NamedTuple):
-    """What the suite asks. ways: task, metric and number of the answer. golds: reference answers by task and question, without
-    the tasks whose questions are not here. labels: by task and question."""
+    """What the suite asks. ways: task, metric and number of the answer. golds: reference answers by task and question, at first
+    without the tasks whose questions are not here (`_take_over_golds`). labels: by task and question."""
 
     ways: set[tuple[str, str, int]]
     golds: dict[str, dict[str, str]]
     labels: dict[tuple[str, str], dict[str, str]]
+
+
+class _AnswerPlace(NamedTuple):
+    """Which answer a row holds, all but its cell and policy. repeat: number of the answer to the question. step: of training."""
+
+    task: str
+    metric: str
+    repeat: int
+    question: str
+    step: int
 
 
 def check_questions(submission: SubmittedBundle) -> str:
@@ -403,13 +422,17 @@ def check_questions(submission: SubmittedBundle) -> str:
             if step not in steps or steps - also - {step}:
                 strange = min(steps - also - {step}, default=None)
                 raise submission.fault(f"of step {strange}; the suite evaluates step {step}", place)
-            _check_answers(submission, place, own, steps, asked)
+            given = _gather_golds(own)
+            _take_over_golds(asked, given)
+            _check_answers(submission, place, given, steps, asked)
+            _check_labels(submission, place, own, asked)
     return f"{count:,} answers, none left out" + (
         f"; not here to compare with: {', '.join(unknown)}" if unknown else ""
     )
 
 
 def _find_asked(suite: Suite, tasks: Sequence[str]) -> _Asked:
+    """Find what a suite asks: its greedy and sampled answers, and the questions of the tasks that are here, with our golds."""
     asked = _Asked(set(), {}, {})
     for task in tasks:
         with suppress(DataError, PluginError):  # the questions are not here
@@ -425,32 +448,54 @@ def _find_asked(suite: Suite, tasks: Sequence[str]) -> _Asked:
     return asked
 
 
-def _check_answers(
-    submission: SubmittedBundle, place: str, rows: Sequence[Mapping[str, Any]], steps: set[int], asked: _Asked
-) -> None:
-    """Raises UsageError where a policy's answers are not those to all questions, or state other golds or labels than ours."""
-    given: dict[tuple[str, str, int, str, int], str] = {}
+def _gather_golds(rows: Sequence[Mapping[str, Any]]) -> dict[_AnswerPlace, str]:
+    """Return the gold that each of a policy's answers states, by the answer's place."""
+    given: dict[_AnswerPlace, str] = {}
     for row in rows:
-        given[row["task"], row["metric"], row["repeat"], row["doc_id"], row["checkpoint_step"]] = row["gold"]
-    for task, _, _ in sorted(asked.ways):
+        place = _AnswerPlace(row["task"], row["metric"], row["repeat"], row["doc_id"], row["checkpoint_step"])
+        given[place] = row["gold"]
+    return given
+
+
+def _take_over_golds(asked: _Asked, given: Mapping[_AnswerPlace, str]) -> None:
+    """Fill in `asked.golds` for the tasks whose questions are not here, from the golds that answers state.
+
+    Tasks that have golds keep them: those of the first policy of the first cell stand for all others.
+    """
+    for task in {task for task, _, _ in asked.ways}:
         if task not in asked.golds:
-            asked.golds[task] = {question: gold for (of, _, _, question, _), gold in given.items() if of == task}
-    wanted: dict[tuple[str, str, int, str, int], str] = {}
+            asked.golds[task] = {place.question: gold for place, gold in given.items() if place.task == task}
+
+
+def _check_answers(
+    submission: SubmittedBundle, place: str, given: Mapping[_AnswerPlace, str], steps: set[int], asked: _Asked
+) -> None:
+    """Check that a policy's answers are those to all questions at each of the steps, and state our golds. Raises UsageError."""
+    wanted: dict[_AnswerPlace, str] = {}
     for task, metric, repeat in asked.ways:
         for question, gold in asked.golds[task].items():
             for step in steps:
-                wanted[task, metric, repeat, question, step] = gold
+                wanted[_AnswerPlace(task, metric, repeat, question, step)] = gold
     differing = sorted(dict(given.items() ^ wanted.items()))
     if differing:
-        one = differing[0]
-        if one not in given:
-            problem = "is missing"
-        elif one not in wanted:
-            problem = "is not asked for, or not in the others"
-        else:
-            problem = f"has {given[one][:40]!a}, whose answer is {wanted[one][:40]!a}"
-        task, metric, repeat, question, _ = one
-        raise submission.fault(f"{task}, {metric}: answer {repeat} to {question[:80]!a} {problem}", place)
+        raise submission.fault(_describe_difference(differing[0], given, wanted), place)
+
+
+def _describe_difference(
+    place: _AnswerPlace, given: Mapping[_AnswerPlace, str], wanted: Mapping[_AnswerPlace, str]
+) -> str:
+    """Say how the answer at a place differs: it is missing, not asked for, or states another gold."""
+    if place not in given:
+        problem = "is missing"
+    elif place not in wanted:
+        problem = "is not asked for, or not in the others"
+    else:
+        problem = f"has {given[place][:40]!a}, whose answer is {wanted[place][:40]!a}"
+    return f"{place.task}, {place.metric}: answer {place.repeat} to {place.question[:80]!a} {problem}"
+
+
+def _check_labels(submission: SubmittedBundle, place: str, rows: Sequence[Mapping[str, Any]], asked: _Asked) -> None:
+    """Check that answers have the labels of their questions, as far as these are here. Raises UsageError."""
     for row in rows:
         labels = dict(row["labels"] or ())  # older bundles have none
         if labels and labels != asked.labels.get((row["task"], row["doc_id"]), labels):
@@ -559,6 +604,7 @@ def _each_leaf(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[t
 
 
 def _write_path(path: tuple[str | int, ...]) -> str:
+    """Write a path within a JSON value, as `groups[0].name`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).removeprefix(".")
 
 

@@ -22,6 +22,7 @@ DRAWN = 8
 
 
 def is_described(name: str) -> None:
+    """Check that a task says what listings, tables and keys need of it."""
     source, task = source_of(name), get_task(name)
     assert (type(source).__doc__ or "").strip(), "its docstring's first line is its summary"
     assert task.name == source.name == name
@@ -36,12 +37,14 @@ def is_described(name: str) -> None:
 
 
 def refuses_parts_that_it_has_not(name: str) -> None:
+    """Check that a part that there is not is refused."""
     with suppress(PluginError):
         source_of(f"{name}.no-such-part")
         raise AssertionError("a part that there is not was accepted")
 
 
 def holds_out_the_same_questions(name: str) -> None:
+    """Check that the held-out questions are the same every time, and as many as the task says."""
     task = get_task(name)
     documents = task.documents(None, fetch=False)
     assert documents == get_task(name).documents(None, fetch=False)
@@ -51,6 +54,7 @@ def holds_out_the_same_questions(name: str) -> None:
 
 
 def asks_in_every_style(name: str) -> None:
+    """Check that each style contains the bare question, which can be found in it again, and that asking twice adds nothing."""
     task = get_task(name)
     for style in task.styles:
         for prompt in task.documents(None, fetch=False)[:20]:
@@ -61,6 +65,7 @@ def asks_in_every_style(name: str) -> None:
 
 
 def is_scored(name: str) -> None:
+    """Check that perfect answers are right and silence is wrong."""
     task = get_task(name)
     scorer = scorer_of(task.scorer)
     golds = [prompt.gold for prompt in task.documents(None, fetch=False)[:60]]
@@ -72,6 +77,7 @@ def is_scored(name: str) -> None:
 
 
 def draws_by_the_seed_alone_and_never_what_it_holds_out(name: str) -> None:
+    """Check that training draws the same questions for one seed and others for another, and none that is held out."""
     source, task = source_of(name), get_task(name)
     if not source.trains:
         return
@@ -86,6 +92,7 @@ def draws_by_the_seed_alone_and_never_what_it_holds_out(name: str) -> None:
 
 
 def keeps_tuning_apart(name: str) -> None:
+    """Check that questions for tuning are never those of final runs."""
     source = source_of(name)
     if not source.trains:
         return
@@ -96,6 +103,7 @@ def keeps_tuning_apart(name: str) -> None:
 
 
 def _in_order(name: str, prompts: list[Prompt]) -> None:
+    """Check that ids are distinct, and that each prompt has a question and a gold without fault."""
     scorer = scorer_of(get_task(name).scorer)
     assert len({prompt.id for prompt in prompts}) == len(prompts), "an id occurs twice"
     for prompt in prompts:

@@ -30,7 +30,7 @@ _SETTING = "numbers"
 
 
 def counts_of(task: str) -> tuple[int, ...]:
-    """How many numbers a puzzle of the task has: of `countdown.3+4`, or of the setting `countdown:numbers=3..4`. Raises
+    """Return how many numbers a puzzle of the task has: of `countdown.3+4`, or of the setting `countdown:numbers=3..4`. Raises
     PluginError."""
     bare, colon, setting = task.partition(":")
     _, dot, part = bare.partition(".")
@@ -67,12 +67,12 @@ class _Term(NamedTuple):
     rank: int
 
     def inside(self, least: int) -> str:
-        """In parentheses where it binds less than `least`."""
+        """Return the term's text, in parentheses where it binds less than `least`."""
         return self.text if self.rank >= least else f"({self.text})"
 
 
 def invent_puzzle(random: Random, count: int) -> Puzzle:
-    """A puzzle of so many numbers, from this generator alone: numbers are joined at random until the result is a target."""
+    """Invent a puzzle of so many numbers, from this generator alone: numbers are joined at random until the result is a target."""
     while True:
         numbers = [random.randint(1, _LARGEST) for _ in range(count)]
         terms = [_Term(Fraction(number), str(number), 2) for number in numbers]
@@ -86,8 +86,11 @@ def invent_puzzle(random: Random, count: int) -> Puzzle:
 
 
 def _join_terms(first: _Term, second: _Term, sign: str) -> _Term:
-    """`first sign second`; a difference that would be negative is turned round, and a quotient that is no whole number becomes a
-    product, so that a solution is read easily."""
+    """Return `first sign second` as a term.
+
+    A difference that would be negative is turned round, and a quotient that is no whole number becomes a product, so that a
+    solution is read easily.
+    """
     if sign == "-" and first.value < second.value:
         first, second = second, first
     if sign == "/" and (second.value == 0 or (first.value / second.value).denominator > 1):

@@ -51,7 +51,7 @@ def as_prompt(row: SetProblem) -> Prompt:
 
 
 def _format_integer(answer: object) -> str:
-    """`27.0`, `025` and `25` alike."""
+    """Return the one spelling of an integer: `27` for `27.0`, `027` and 27."""
     return str(int(float(str(answer))))
 
 
@@ -67,7 +67,7 @@ def math500_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None:
-    """The gold is the last box; two training rows have none."""
+    """Read a problem of MATH. Its gold is the last box; two training rows have none."""
     answer = (last_box(raw["solution"]) or "").rstrip(".,")
     if not answer:
         return None
@@ -87,7 +87,7 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None
 
 
 def named_by_text(rows: Sequence[SetProblem]) -> list[SetProblem]:
-    """With the same ids, in the same order, from every source: their numbers are a source's own."""
+    """Give the problems the same ids, in the same order, from every source: their numbers are a source's own."""
     seen = Counter[str]()
     named = []
     for row in sorted(rows, key=lambda row: (row.problem, row.solution or "")):
@@ -113,7 +113,7 @@ def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def contest_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
-    """AIME or AMC 12, by its page."""
+    """Read a problem of AIME or AMC 12, whose id is its page's."""
     exam = re.search(r"(\d{4})_(?:AIME|AMC)_(I+|12[AB])_Problems/Problem_(\d+)", raw["url"])
     return SetProblem(
         id="-".join(exam.groups()) if exam else f"{place}",
@@ -135,7 +135,7 @@ def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
-    """The gold is the solution's box, Python-like spellings as LaTeX."""
+    """Read a problem of Minerva's set. Its gold is the solution's box, with Python-like spellings as LaTeX."""
     answer = last_box(raw["solution"]) or ""
     if number := re.fullmatch(r"(-?[\d.]+)e([-+]?\d+)", answer):
         answer = rf"{number[1]} \times 10^{{{int(number[2])}}}"
@@ -397,13 +397,13 @@ class DataInfo(msgspec.Struct, frozen=True):
 
 
 def folder_in_use(data_dir: Path | None) -> Path | None:
-    """The argument, else HARNESS_DATA; None: the public sources."""
+    """Return the folder of data: the argument, else HARNESS_DATA; None stands for the public sources."""
     chosen = data_dir or os.environ.get("HARNESS_DATA")
     return expand_user(chosen) if chosen else None
 
 
 def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> list[SetProblem]:
-    """All rows of a set, in order. Raises DataError."""
+    """Return all rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
     data, folder = SETS[name], folder_in_use(data_dir)
@@ -414,12 +414,12 @@ def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> lis
 
 
 def list_sets(data_dir: Path | None = None) -> list[DataInfo]:
-    """Fetches nothing."""
+    """List the data sets and whether their files are here; it fetches nothing."""
     return [_describe_set(data, folder_in_use(data_dir)) for data in SETS.values()]
 
 
 def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
-    """What is known of a data set, and whether its file is here and unaltered."""
+    """Return what is known of a data set, and whether its file is here and unaltered."""
     remote, state = data.remote, "absent"
     if folder is not None:
         path = folder / data.file
@@ -437,7 +437,7 @@ def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
 
 
 def _has_digest(path: Path, digest: str) -> bool:
-    """Whether a file is there and has this SHA-256."""
+    """Return whether a file is there and has this SHA-256."""
     with suppress(DataError):
         return content_of(path)[1] == digest
     return False
@@ -453,7 +453,7 @@ def content_of(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, str]:
 
 
 def parse_rows(data: bytes, source: str) -> list[SetProblem]:
-    """Raises DataError naming the line."""
+    """Read the problems of a file's content. Raises DataError naming the line."""
     rows = []
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
@@ -464,6 +464,7 @@ def parse_rows(data: bytes, source: str) -> list[SetProblem]:
 
 
 def _from_folder(data: DataSet, folder: Path) -> list[SetProblem]:
+    """Read a set from a folder of the user's. Raises DataError where the file is absent or altered."""
     path = folder / data.file
     if not path.is_file():
         raise DataError(
@@ -488,7 +489,7 @@ def _from_remote(data: DataSet, fetch: bool) -> list[SetProblem]:
 
 
 def convert_file(data: DataSet, file: str, path: Path) -> list[SetProblem]:
-    """Raises DataError."""
+    """Read a set's file as its source publishes it into our form. Raises DataError where it has another form than expected."""
     try:
         converted = [data.convert(raw, file, place) for place, raw in enumerate(_read_rows(path))]
     except Exception as error:  # another form fails wherever a converter first meets it
@@ -500,7 +501,7 @@ def convert_file(data: DataSet, file: str, path: Path) -> list[SetProblem]:
 
 
 def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Rows of a Parquet, CSV or JSON-lines file as its source publishes it."""
+    """Yield rows of a Parquet, CSV or JSON-lines file as its source publishes it."""
     if path.name.endswith(".parquet"):
         import pyarrow.parquet
 
@@ -515,7 +516,7 @@ def cached_path(remote: Remote, file: str) -> Path:
 
 
 def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
-    """The path of a source's file, fetched where it is not in the cache. Raises DataError."""
+    """Return the path of a source's file, fetched where it is not in the cache. Raises DataError."""
     if not path.exists():
         write_atomic(path, _download_file(data, file))
     if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
@@ -527,7 +528,7 @@ def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
 
 
 def _download_file(data: DataSet, file: str) -> bytes:
-    """In a thread, because name resolution knows no time-out."""
+    """Download a file in a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absence_error(data, "HF_HUB_OFFLINE is set")
     connected, received = threading.Event(), queue.SimpleQueue[bytes | str]()
@@ -544,7 +545,7 @@ def _download_file(data: DataSet, file: str) -> bytes:
 
 
 def _receive_file(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
-    """A file's bytes, or why it could not be had."""
+    """Return a file's bytes, or why it could not be had."""
     import httpx  # takes a tenth of a second
     from huggingface_hub import constants, get_token
 
@@ -581,7 +582,7 @@ def _receive_file(remote: Remote, file: str, connected: threading.Event) -> byte
 
 
 def _absence_error(data: DataSet, cause: str) -> DataError:
-    """The error that says how a data set can be had."""
+    """Return the error that says how a data set can be had."""
     where = "Hugging Face hub" if data.remote.host == "hub" else "GitHub"
     tried = f"could not be fetched from the {where} ({cause})" if cause else f"was not fetched yet from the {where}"
     return DataError(

@@ -81,7 +81,7 @@ REFUSED: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 def group_of(generator: str) -> str:
-    """What a generator asks for. Raises PluginError, with the reason, for one that is not taken."""
+    """Return the group of a generator, by what it asks for. Raises PluginError, with the reason, for one that is not taken."""
     for group, names in ALLOWED.items():
         if generator in names:
             return group
@@ -99,6 +99,7 @@ class Gym(Generated):
     asks_as_evaluated: ClassVar[bool] = True
 
     def check_name(self) -> None:
+        """Read generator and settings from the task's name, as `gym.knights_knaves:n_people=3`. Raises PluginError."""
         _, dot, part = self.name.partition(".")
         self.generator, _, settings = part.partition(":")
         if not dot or not self.generator:
@@ -131,7 +132,7 @@ class Gym(Generated):
         return _digest_questions(self.name)
 
     def invent(self, random: Random) -> Prompt:
-        """A question of one of the levels. Raises DataError where the library is not here or refuses a setting."""
+        """Return a question of one of the levels. Raises DataError where the library is not here or refuses a setting."""
         level = {key: random.choice(values) for key, values in self.settings.items()}
         question, gold = self._ask_some(level, random)
         labels = {"skill": self.generator, **{key: str(value) for key, value in level.items()}}
@@ -139,8 +140,10 @@ class Gym(Generated):
         return Prompt(f"{self.generator}-{number:016x}", question, gold, labels)
 
     def _ask_some(self, level: Mapping[str, Any], random: Random) -> tuple[str, str]:
-        """The first question that the generator can make: of some numbers it finds none (one maze in thousands). Raises DataError
-        where it makes none at all, or a setting is refused."""
+        """Ask the first question that the generator can make: of some numbers it finds none (one maze in thousands).
+
+        Raises DataError where it makes none at all, or a setting is refused.
+        """
         self._open(level)
         failed: Exception | None = None
         for _ in range(_MOST_FAILURES):
@@ -153,12 +156,12 @@ class Gym(Generated):
         ) from failed
 
     def _ask(self, level: Mapping[str, Any], number: int) -> tuple[str, str]:
-        """The question of a number, and its answer on one line."""
+        """Return the question of a number, and its answer on one line."""
         made = self._open(level)[number]
         return made["question"].strip(), " ".join(str(made["answer"]).split())
 
     def _open(self, level: Mapping[str, Any]) -> Any:
-        """The library's generator with these settings."""
+        """Return the library's generator with these settings."""
         key = tuple(sorted(level.items()))
         if key not in self._opened:
             make, configure = self._factory
@@ -175,8 +178,8 @@ class Gym(Generated):
         return self._opened[key]
 
     def _check_setting(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
-        """known: the generator's settings with their defaults. Raises DataError for another one, and for a value that may take
-        for ever."""
+        """Check a setting. known: the generator's settings with their defaults. Raises DataError for another one, and for a
+        value that may take for ever."""
         if name not in known:
             there = ", ".join(sorted(known)) or "none"
             raise DataError(f"{self.name}: {self.generator} has no setting {name!r}; there are {there}")
@@ -205,7 +208,8 @@ class Gym(Generated):
 
 @lru_cache(maxsize=64)
 def _hold_out(name: str, size: int) -> Sequence[Prompt]:
-    """A task's held-out questions, made once: some generators take a minute for them, and each point of a curve asks them."""
+    """Return a task's held-out questions, made once: some generators take a minute for them, and each point of a curve asks
+    them."""
     source = Gym(name)
     source.size = size  # type: ignore[misc]  # as the class had it when it was asked
     return tuple(super(Gym, source).held_out())
@@ -213,7 +217,7 @@ def _hold_out(name: str, size: int) -> Sequence[Prompt]:
 
 @lru_cache(maxsize=256)
 def _digest_questions(name: str) -> str:
-    """Of a few questions of a task with their answers: another release of the library may ask others."""
+    """Return a digest of a few questions of a task with their answers: another release of the library may ask others."""
     source, random = Gym(name), Random(_DIGEST_SEED)
     asked = [source.invent(random) for _ in range(_DIGESTED)]
     said = msgspec.json.encode([[prompt.text, prompt.gold] for prompt in asked])

@@ -67,8 +67,11 @@ class FileQuestion(NamedTuple):
 
 
 def pin_file(task: FileTask, folder: Path | None = None) -> FileTask:
-    """With absolute path and SHA-256, lines checked. folder: where a relative path starts, by default here. Raises DataError,
-    PluginError."""
+    """Return the task with the file's absolute path and SHA-256, its lines checked. folder: where a relative path starts, by
+    default here.
+
+    Raises DataError, PluginError.
+    """
     path = expand_user(task.file)
     if not path.is_absolute() and folder is not None and (folder / path).is_file():
         path = folder / path
@@ -83,7 +86,7 @@ def pin_file(task: FileTask, folder: Path | None = None) -> FileTask:
 
 @lru_cache(maxsize=8)
 def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, ...]:
-    """In order. Raises DataError naming the line, also for other content."""
+    """Read a file's questions, in order. Raises DataError naming the line, also where the content is another one than pinned."""
     data, digest = content_of(path, MAX_BYTES)
     if digest != sha256:
         raise DataError(f"{path}: has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; its content was altered")
@@ -119,7 +122,7 @@ def read_questions(path: Path, sha256: str, scorer: str) -> tuple[FileQuestion, 
 
 
 def _read_line(line: bytes, number: int, scorer: str, at: str) -> FileQuestion:
-    """A line as a question. at: the line's place, for errors. Raises DataError."""
+    """Read a line as a question. at: the line's place, for errors. Raises DataError."""
     if len(line) > MAX_LINE:
         raise DataError(f"{at}: a line of {len(line):,} bytes; at most {MAX_LINE:,}")
     try:
@@ -129,7 +132,7 @@ def _read_line(line: bytes, number: int, scorer: str, at: str) -> FileQuestion:
 
 
 def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
-    """A line as a question with its gold. Raises DataError with what is wrong in it."""
+    """Make a question with its gold of a line. Raises DataError with what is wrong in it."""
     text = _one_of_two(line.prompt, line.question, "prompt", "question")
     text = _one_of_two(text, line.problem, "question", "problem")
     if not isinstance(text, str) or not text.strip():
@@ -166,12 +169,12 @@ def _make_question(line: Line, number: int, scorer: str) -> FileQuestion:
 
 
 def _is_solution(answer: str) -> bool:
-    """GSM8K's rows and others' have the whole solution as answer."""
+    """Return whether an answer is a whole solution, as GSM8K's rows and others' have."""
     return "####" in answer or "\\boxed" in answer
 
 
 def _final_answer(solution: str) -> str:
-    """What stands behind the last `####`, as in GSM8K, else in the last box; empty without."""
+    """Return what stands behind the last `####`, as in GSM8K, else in the last box; empty without."""
     _, mark, final = solution.rpartition("####")
     if mark:
         first_line = final.strip().partition("\n")[0].strip()
@@ -180,7 +183,7 @@ def _final_answer(solution: str) -> str:
 
 
 def _golds_differ(scorer: str, one: str, other: str) -> bool:
-    """Whether two golds of one question are known to be different answers."""
+    """Return whether two golds of one question are known to be different answers."""
     if scorer not in MATHEMATICS:
         return not same_by(scorer)(one, other)
     # the rules load mpmath, which every command would wait for; golds are compared only where a file asks a question twice
@@ -193,14 +196,14 @@ def _golds_differ(scorer: str, one: str, other: str) -> bool:
 
 
 def _one_of_two(first: object, second: object, *names: str) -> object:
-    """The one of two keys that a line has. Raises DataError where it has both."""
+    """Return what a line has under one of two keys. Raises ValueError where it has other things under both."""
     if first is not None and second is not None and first != second:
         raise ValueError(f"`{names[0]}` and `{names[1]}` say different things")
     return first if first is not None else second
 
 
 def _letter_of_option(gold: str, options: list[str]) -> str:
-    """Of an option given as letter or text."""
+    """Return the letter of an option that is given as letter or text."""
     said = gold.strip()
     letters = ((chr(65 + place), option) for place, option in enumerate(options))
     meant = {letter for letter, option in letters if said == option.strip() or said.upper() == letter}
@@ -218,7 +221,7 @@ class FileQuestions(Task):
     asked: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def render(self, prompt: Prompt, style: Style) -> str:
-        """As `Task.render`."""
+        """Write the question as `Task.render` does; in the style `raw` as the file has it, without the instruction."""
         if style == "raw" and prompt.text == f"{self.asked.get(prompt.id)}\n\n{self.instruction}":
             return self.asked[prompt.id]
         return Task.render(self, prompt, style)
@@ -234,7 +237,7 @@ class Jsonl(TaskSource):
         super().__init__(task.name)
 
     def check_name(self) -> None:
-        """A file's name may hold dots."""
+        """Accept any name: a file's name may hold dots."""
 
     def evaluation(self) -> Task:
         task, size, asked = self.task, None, dict[str, str]()
@@ -269,6 +272,8 @@ class Jsonl(TaskSource):
         return self.task.sha256 or ""
 
     def remarks(self) -> list[str]:
+        """Say how many questions train and are held out, and how many of them repeat each other; only their number where both
+        are the same."""
         (train, test), repeated = _split_sides(self.task), _find_repeated(self.task)
         if len({prompt.id for prompt in (*train, *test)}) < len(train) + len(test):
             return [f"{self.task.file}: {len(train):,} questions"]
@@ -280,13 +285,13 @@ class Jsonl(TaskSource):
 
 @lru_cache(maxsize=8)
 def _texts_by_id(path: Path, sha256: str, scorer: str) -> dict[str, str]:
-    """Questions as the file has them, by id."""
+    """Return questions as the file has them, by id."""
     return {question.prompt.id: question.prompt.text for question in read_questions(path, sha256, scorer)}
 
 
 @lru_cache(maxsize=8)
 def _make_pool(file: FileTask) -> TrainingPool:
-    """The training pool of a file, without what overlaps with evaluation."""
+    """Return the training pool of a file, without what overlaps with evaluation."""
     train, overlaps, task = _split_sides(file)[0], _find_repeated(file)["exact"], Jsonl(file).evaluation()
     dropped = {overlap.training for overlap in overlaps}
     kept = tuple(replace(p, text=task.render(p, task.styles[0])) for p in train if p.id not in dropped)

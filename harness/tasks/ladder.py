@@ -46,7 +46,7 @@ Drawn = tuple[str, str, tuple[str, ...], int | str]
 
 
 def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) -> Drawn:
-    """Two numbers and a sign."""
+    """Draw two numbers and a sign."""
     a = rng.randint(low, high)
     b = rng.randint(least, 9)
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
@@ -55,7 +55,7 @@ def _draw_binary(rng: Random, sign: str, low: int, high: int, least: int = 2) ->
 
 
 def _draw_chain3(rng: Random) -> Drawn:
-    """A sum of two numbers less a third."""
+    """Draw a sum of two numbers less a third."""
     a = rng.randint(3, 19)
     b = rng.randint(3, 19)
     first_two = a + b
@@ -67,7 +67,7 @@ def _draw_chain3(rng: Random) -> Drawn:
 
 
 def _draw_mul1x2(rng: Random) -> Drawn:
-    """One digit times two."""
+    """Draw one digit times two."""
     a = rng.randint(2, 9)
     tens = 10 * rng.randint(1, 4)
     ones = rng.randint(1, 9)
@@ -80,7 +80,7 @@ def _draw_mul1x2(rng: Random) -> Drawn:
 
 
 def _draw_equation(rng: Random) -> Drawn:
-    """An equation in x."""
+    """Draw an equation in x."""
     x = rng.randint(2, 40)
     a = rng.randint(2, 20)
     total = x + a
@@ -89,7 +89,7 @@ def _draw_equation(rng: Random) -> Drawn:
 
 
 def _draw_word1(rng: Random) -> Drawn:
-    """A story with one step."""
+    """Draw a story with one step."""
     a = rng.randint(3, 20)
     b = rng.randint(2, 9)
     name = rng.choice(NAMES)
@@ -106,7 +106,7 @@ def _draw_word1(rng: Random) -> Drawn:
 
 
 def _draw_second(rng: Random) -> Drawn:
-    """The second largest of some numbers."""
+    """Draw the question for the second largest of some numbers."""
     numbers = rng.sample(range(2, 100), 4)
     content = ", ".join(map(str, numbers))
     ordered = sorted(numbers, reverse=True)
@@ -115,7 +115,7 @@ def _draw_second(rng: Random) -> Drawn:
 
 
 def _draw_legs(rng: Random) -> Drawn:
-    """Legs of some animals."""
+    """Draw the question for the legs of some animals."""
     animal = rng.choice(list(_LEGS))
     count = rng.randint(2, 12)
     plural = _PLURALS.get(animal, animal + "s")
@@ -126,7 +126,8 @@ def _draw_legs(rng: Random) -> Drawn:
 
 
 def _draw_spelling(rng: Random) -> Drawn:
-    """Dots: a minus, comma or blank is mathematics to the verifier."""
+    """Draw a word to be written backwards, with dots between its letters: a minus, comma or blank is mathematics to the
+    verifier."""
     word = rng.choice(_WORDS)
     question = f"Write the letters of {word} backwards, with dots between them."
     return word, question, (".".join(word),), ".".join(reversed(word))
@@ -176,7 +177,7 @@ def is_ladder(task: str) -> bool:
 
 
 def levels_of(task: str) -> tuple[str, ...]:
-    """`ladder` is all, `ladder.add2+chain3` two. Raises PluginError."""
+    """Return the levels that a name stands for: `ladder` for all, `ladder.add2+chain3` for two. Raises PluginError."""
     _, dot, chosen = task.partition(".")
     if not dot:
         return tuple(LEVELS)

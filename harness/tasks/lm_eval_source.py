@@ -38,11 +38,12 @@ class LmEvalTask(TaskSource):
     """A generative task of lm-eval's, by its own filters and metric"""
 
     def check_name(self) -> None:
-        """Raises PluginError."""
+        """Read lm-eval's settings of the task. Raises PluginError for a task that it has not, or that generates no answers."""
         self._bare = self.name.removeprefix(PREFIX)
         self._config = _config_of(self._bare)
 
     def evaluation(self) -> Task:
+        """Return the task with lm-eval's own settings: its stop strings and its longest answer."""
         with _reading_task(self._bare):
             settings = self._config.get("generation_kwargs") or {}
             until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
@@ -62,6 +63,8 @@ class LmEvalTask(TaskSource):
         )
 
     def _read_documents(self, data_dir: Path | None, fetch: bool = True) -> list[Prompt]:
+        """Return the questions as lm-eval writes them, with its examples. Raises DataError where they would have to be
+        fetched, or are not text."""
         if not fetch:
             raise DataError(f"{self.name}: lm-eval loads it when it is run")
         prompts = []
@@ -81,14 +84,15 @@ class LmEvalTask(TaskSource):
         return [_judge_by_task(task, docs[int(prompt.id)], prompt, text) for prompt, text in answers]
 
     def results_versions(self) -> dict[str, str]:
-        """lm-eval's, this module's, and the task's settings."""
+        """Return what decides the task's results: lm-eval's version, this module's, and the task's settings."""
         said = msgspec.json.encode(_without_places(self._config), enc_hook=str, order="sorted")
         digest = hashlib.blake2b(said, digest_size=8).hexdigest()
         return {self.name: f"lm-eval {version('lm_eval')}, source {VERSION}, task {digest}"}
 
 
 def _without_places(setting: Any) -> Any:
-    """`!function utils.name`, read as FOLDER/utils.name, by the module's digest and name."""
+    """Return a task's settings without places of this machine: `!function utils.name`, read as FOLDER/utils.name, is the
+    module's digest and name."""
     if isinstance(setting, Mapping):
         return {name: _without_places(value) for name, value in setting.items()}
     if isinstance(setting, list):
@@ -101,7 +105,7 @@ def _without_places(setting: Any) -> Any:
 
 
 def _task_folders() -> tuple[str, ...]:
-    """Folders with own tasks, as HARNESS_LM_EVAL names them."""
+    """Return folders with own tasks, as HARNESS_LM_EVAL names them."""
     folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
     for absent in (folder for folder in folders if not Path(folder).is_dir()):
         raise PluginError(f"{VARIABLE}: {absent}: no such folder")
@@ -110,7 +114,7 @@ def _task_folders() -> tuple[str, ...]:
 
 @lru_cache(maxsize=16)
 def _task_manager(folders: tuple[str, ...]) -> Any:
-    """lm-eval's index of tasks."""
+    """Make lm-eval's index of tasks."""
     from lm_eval.tasks import TaskManager
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -123,6 +127,8 @@ def _manager_of(name: str) -> Any:
 
 
 def _config_of(name: str) -> dict[str, Any]:
+    """Return lm-eval's settings of a task. Raises PluginError for a name that it has not, a group, or a task that generates
+    nothing."""
     entries = _manager_of(name).task_index
     called = f"task {PREFIX}{name}"
     if name not in entries:
@@ -177,7 +183,7 @@ def _build_task(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
 
 
 def _judge_by_task(task: Any, doc: Any, prompt: Prompt, text: str) -> Verdict:
-    """The verdict of the task's own metric."""
+    """Return the verdict of the task's own metric."""
     from lm_eval.api.instance import Instance
 
     instance = Instance("generate_until", doc, (prompt.text, {}), 0, metadata=(task.config.task, int(prompt.id), 1))

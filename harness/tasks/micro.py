@@ -79,7 +79,7 @@ Drawn = tuple[str, tuple[str, ...], int]
 
 
 def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
-    """A sum of three numbers, or of two less a third."""
+    """Draw a sum of three numbers, or of two less a third."""
     low, high = ((2, 9), (3, 15))[level - 1]
     answer = 0
     while answer < 1:
@@ -90,7 +90,7 @@ def _draw_chain(rng: Random, level: Level, sign: str) -> Drawn:
 
 
 def _draw_word(rng: Random, level: Level) -> Drawn:
-    """A story of three numbers."""
+    """Draw a story of three numbers."""
     question, steps, answer = _draw_chain(rng, level, "+")
     a, b, c = question.split("+")
     name = rng.choice(NAMES)
@@ -99,7 +99,7 @@ def _draw_word(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_product(rng: Random, level: Level) -> Drawn:
-    """A product, digit by digit."""
+    """Draw a product, to be computed digit by digit."""
     a = rng.randint(2, 9)
     tens = rng.randint(1, 1 if level == 1 else 3)
     ones = rng.randint(1, 9)
@@ -112,7 +112,7 @@ def _draw_product(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
-    """A product and a number added or taken."""
+    """Draw a product and a number added or taken."""
     a = rng.randint(2, 9)
     b = rng.randint(2, (5, 9)[level - 1])
     c = rng.randint(2, (9, 15)[level - 1])
@@ -124,7 +124,7 @@ def _draw_product_and_sum(rng: Random, level: Level) -> Drawn:
 
 
 def _draw_factored(rng: Random, level: Level) -> Drawn:
-    """A number times a sum."""
+    """Draw a number times a sum."""
     a = rng.randint(2, 9)
     total = rng.randint(5, (9, 12)[level - 1])
     b = rng.randint(1, total - 1)
@@ -164,7 +164,7 @@ SKILLS: Mapping[str, Skill] = MappingProxyType(
 
 
 def draw_fact(rng: Random, skill: Skill) -> MicroProblem:
-    """One step of a random problem, half of the time the last. The fact is never held out, though the problem may be."""
+    """Return one step of a random problem, half of the time the last. The fact is never held out, though the problem may be."""
     while True:
         level = rng.choice(LEVELS)
         problem = skill.draw(rng, level, held_out=rng.random() < 1 / 8)
@@ -180,7 +180,7 @@ _MOST_MISSES = 2_000  # draws in a row
 
 
 def as_prompts(problems: Iterable[MicroProblem], *, hinted: bool = False) -> list[Prompt]:
-    """The problems as prompts. hinted: with the words that ask for steps, under ids of their own."""
+    """Return the problems as prompts. hinted: with the words that ask for steps, under ids of their own."""
     mark = "-hinted" if hinted else ""
     prompts = []
     for problem in problems:
@@ -199,7 +199,7 @@ def as_prompts(problems: Iterable[MicroProblem], *, hinted: bool = False) -> lis
 
 
 def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> list[str]:
-    """`count` of the names, as even as may be. Raises DataError."""
+    """Choose `count` of the names, as even as may be. Raises DataError."""
     if count < 1:
         raise DataError(f"{task}: {count} training prompts a step asked for; at least 1 is needed")
     order: list[str] = []
@@ -209,7 +209,7 @@ def spread_evenly(task: str, rng: Random, names: Sequence[str], count: int) -> l
 
 
 def draw_distinct(order: Sequence[str], draw: Callable[[str, int], MicroProblem], part: str) -> list[MicroProblem]:
-    """A problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
+    """Return a problem for each name; fewer where many draws find none. draw: of a name and the draw's number."""
     problems: dict[str, MicroProblem] = {}
     missed = number = 0
     while len(problems) < len(order) and missed < _MOST_MISSES:
@@ -233,13 +233,13 @@ def training_prompts(
 
 
 def evaluation_prompts(per_skill: int = 40, *, hinted: bool = False, part: str = "held out") -> list[Prompt]:
-    """Of each skill, levels alternating. Raises DataError."""
+    """Return so many held-out prompts of each skill, levels alternating. Raises DataError."""
     return as_prompts(_evaluation_problems(per_skill, part), hinted=hinted)
 
 
 @cache
 def _evaluation_problems(per_skill: int, part: str) -> tuple[MicroProblem, ...]:
-    """The same problems in every suite, so many of each skill."""
+    """Return the same problems in every suite, so many of each skill."""
     problems: list[MicroProblem] = []
     for skill in SKILLS:
         problems += _draw_problems(Random(_EVALUATION_SEED), [skill] * per_skill, part)
@@ -247,7 +247,7 @@ def _evaluation_problems(per_skill: int, part: str) -> tuple[MicroProblem, ...]:
 
 
 def worked_examples() -> list[MicroProblem]:
-    """One problem of each skill, of those that are trained on."""
+    """Return one problem of each skill, of those that are trained on."""
     return _draw_problems(Random(_EVALUATION_SEED), list(SKILLS), "all")
 
 

@@ -51,10 +51,10 @@ class Mixed(TaskSource):
         super().__init__(", ".join(part.name for part in parts))
 
     def check_name(self) -> None:
-        """The parts have checked theirs."""
+        """Accept any name: the parts have checked theirs."""
 
     def evaluation(self) -> Task:
-        """How its questions are asked and judged in training; evaluation names its tasks one by one."""
+        """Return how its questions are asked and judged in training; evaluation names its tasks one by one."""
         tasks = {part.name: part.task for part in self.parts}
         first, *others = tasks.values()
         return MixedQuestions(
@@ -76,8 +76,10 @@ class Mixed(TaskSource):
         part: str = "all",
         data_dir: Path | None = None,
     ) -> list[Prompt]:
-        """Of each task its share, rounded to whole questions at random so that it holds over many steps; in random order, so that
-        mini-batches are mixed too."""
+        """Draw from each task its share, rounded to whole questions at random so that it holds over many steps.
+
+        Questions are in random order, so that mini-batches are mixed too.
+        """
         self.without_levels(min_level)
         random = Random(derive_seed(step_seed, "mixed"))
         drawn: list[Prompt] = []
@@ -92,7 +94,7 @@ class Mixed(TaskSource):
         return drawn
 
     def _count_each(self, random: Random, count: int) -> list[int]:
-        """How many of `count` questions each part asks: its share of them, or the next smaller or larger number."""
+        """Return how many of `count` questions each part asks: its share of them, or the next smaller or larger number."""
         whole = sum(part.share for part in self.parts)
         offset = random.random()
         edges, so_far = [0], 0.0
@@ -103,11 +105,11 @@ class Mixed(TaskSource):
         return [min(after, count) - min(before, count) for before, after in itertools.pairwise(edges)]
 
     def most_of(self, part: MixturePart, count: int) -> int:
-        """The most questions that a part asks among `count`."""
+        """Return the most questions that a part asks among `count`."""
         return min(count, ceil(count * part.share / sum(one.share for one in self.parts)))
 
     def pool_digest(self) -> str:
-        """Of those parts that have a pool; empty where code makes all questions."""
+        """Return a digest of the parts' pools for a cell's key; empty where code makes all questions."""
         digests = [[part.name, part.source.pool_digest()] for part in self.parts]
         if not any(digest for _, digest in digests):
             return ""
@@ -118,7 +120,7 @@ class Mixed(TaskSource):
 
 
 def carry_task(prompt: Prompt, name: str) -> Prompt:
-    """The question with its task."""
+    """Return the question with its task."""
     identifier = f"{name}/{prompt.id}"
     if len(identifier) > _LONGEST_ID:
         identifier = f"{name}/{derive_seed(prompt.id):016x}"
@@ -126,7 +128,7 @@ def carry_task(prompt: Prompt, name: str) -> Prompt:
 
 
 def task_of_id(prompt_id: str) -> str:
-    """The task of a mixture's question, from its id."""
+    """Return the task of a mixture's question, from its id."""
     return prompt_id.partition("/")[0]
 
 
@@ -147,5 +149,5 @@ class MixedQuestions(Task):
         return self.task_of(prompt).render(prompt, style)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """Of all its tasks."""
+        """Return the stop strings of all its tasks."""
         return tuple(dict.fromkeys(string for task in self.by_name.values() for string in task.stop(style)))

@@ -44,12 +44,12 @@ def pinned_index() -> Index:
 
 
 def tokens_of(problem: str) -> list[str]:
-    """Words, numbers and signs, without LaTeX cosmetics."""
+    """Return the words, numbers and signs of a text, without LaTeX cosmetics."""
     return _TOKEN.findall(_COSMETIC.sub(" ", problem).lower())
 
 
 def shingles_of(words: Sequence[str]) -> frozenset[tuple[str, ...]]:
-    """Runs of four; a shorter problem whole."""
+    """Return the runs of four tokens; a shorter problem is one run."""
     last = max(1, len(words) - SHINGLE + 1)
     return frozenset(tuple(words[start : start + SHINGLE]) for start in range(last))
 
@@ -98,7 +98,7 @@ class _NearIndex:
         return place
 
     def find_nearest(self, grams: Grams) -> tuple[float, int] | None:
-        """The Jaccard similarity to the most similar problem, and its place, the first of equals; None where none is near.
+        """Return the Jaccard similarity to the most similar problem, and its place, the first of equals; None where none is near.
 
         A near one shares `NEAR` of the 4-grams, so one of the rarest: only these are looked up, as templates share the
         common ones."""

@@ -30,7 +30,7 @@ _FIRST = ("micro", "micro_dev", ladder.NAME, countdown.NAME, *EVALUATION_SETS)
 
 
 def list_task_names() -> list[str]:
-    """The tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
+    """Return the tasks that are one by their name alone; puzzles are listed by `gym.ALLOWED`."""
     known = [name for name in PLUGINS.installed() if name != gym.NAME]
     first = [name for name in _FIRST if name in known]
     others = [name for name in known if name not in _FIRST]
@@ -38,7 +38,8 @@ def list_task_names() -> list[str]:
 
 
 def task_of_text(text: str) -> str | FileTask:
-    """From a command line: a name, or `my.jsonl:exact`, read and pinned. Raises DataError, PluginError."""
+    """Return the task that a command line names: by its name, or as `my.jsonl:exact`, read and pinned. Raises DataError,
+    PluginError."""
     from harness.tasks.jsonl import pin_file
 
     file, mark, scorer = text.rpartition(".jsonl")
@@ -50,7 +51,7 @@ def task_of_text(text: str) -> str | FileTask:
 
 
 def source_of(task: AnyTask) -> TaskSource:
-    """Raises PluginError, for a file DataError."""
+    """Make the source of a task. Raises PluginError, for a file DataError."""
     if isinstance(task, list):
         return Mixed([_part_of(one) for one in task])
     if isinstance(task, FileTask):
@@ -65,18 +66,18 @@ def source_of(task: AnyTask) -> TaskSource:
 
 
 def _part_of(one: TaskShare) -> MixturePart:
-    """A part of a mixture. Raises PluginError, for a file DataError."""
+    """Return a part of a mixture. Raises PluginError, for a file DataError."""
     source = training_source(one.task)
     return MixturePart(one.task, one.share, source, get_task(one.task, source=source))
 
 
 def base_of(task: str) -> str:
-    """The name of the entry point, without part (`ladder.add2`) or settings (`countdown:numbers=3..4`)."""
+    """Return the name of the entry point, without part (`ladder.add2`) or settings (`countdown:numbers=3..4`)."""
     return re.split("[.:]", task, maxsplit=1)[0]
 
 
 def is_known(task: str) -> bool:
-    """Whether a name is of an installed task, whatever its part or settings."""
+    """Return whether a name is of an installed task, whatever its part or settings."""
     return base_of(task) in PLUGINS.installed()
 
 
@@ -115,7 +116,7 @@ def results_versions(task: AnyTask, source: TaskSource | None = None, made: Task
 
 
 def training_source(task: AnyTask) -> TaskSource:
-    """Raises PluginError, also for one of evaluation alone."""
+    """Make the source of a task that can train. Raises PluginError, also for a task of evaluation alone."""
     known = isinstance(task, FileTask | list) or task.startswith("lm_eval:") or is_known(task)
     if known:
         source = source_of(task)
@@ -127,12 +128,12 @@ def training_source(task: AnyTask) -> TaskSource:
 
 
 def is_puzzle(task: str) -> bool:
-    """Whether a task's levels are tasks of their own, of which a suite may mix several."""
+    """Return whether a task's levels are tasks of their own, of which a suite may mix several."""
     return base_of(task) in (gym.NAME, countdown.NAME)
 
 
 def names_of_levels(given: str) -> list[str]:
-    """The tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
+    """Return the tasks that a name stands for: of `gym.*` every puzzle that it fits, else the task's levels. Raises PluginError."""
     if "*" not in given:
         return training_source(given).name_levels()
     puzzles: list[str] = []
@@ -145,7 +146,7 @@ def names_of_levels(given: str) -> list[str]:
 
 
 def has_examples(task: str) -> bool:
-    """Whether a supervised start can be taught it."""
+    """Return whether a supervised start can be taught it."""
     return task == "micro" or ladder.is_ladder(task)
 
 
@@ -179,7 +180,7 @@ def list_tasks(data_dir: Path | None = None) -> list[TaskInfo]:
 
 
 def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> TaskInfo:
-    """A task as listings show it, with the scores of its golds and of silence."""
+    """Return a task as listings show it, with the scores of its golds and of silence."""
     origin = PLUGINS.origin(name)
     try:
         source = source_of(name)
@@ -212,8 +213,8 @@ def _describe_task(name: str, data_dir: Path | None, verifier: Verifier) -> Task
 
 
 def _score_extremes(task: Task, data_dir: Path | None, verifier: Verifier) -> tuple[float | None, float]:
-    """The scores of perfect answers, None where none can be written, and of empty ones. Raises DataError where the questions are
-    not here."""
+    """Return the scores of perfect answers, None where none can be written, and of empty ones. Raises DataError where the
+    questions are not here."""
     judge = verifier.by(scorers.scorer_called(task.scorer))
     scorer = scorers.scorer_of(task.scorer)
     golds = [prompt.gold for prompt in task.documents(data_dir, fetch=False)]
@@ -225,6 +226,6 @@ def _score_extremes(task: Task, data_dir: Path | None, verifier: Verifier) -> tu
 
 
 def _share_right(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
-    """The share of pairs of gold and text that is right."""
+    """Return the share of pairs of gold and text that is right."""
     verdicts = verifier.verify(pairs)
     return sum(verdict.value == "right" for verdict in verdicts) / len(verdicts)

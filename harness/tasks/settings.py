@@ -15,7 +15,7 @@ _MOST_LEVELS = 64
 
 
 def read_settings(task: str, text: str) -> dict[str, list[Any]]:
-    """The values of each setting of a task, from `n_people=2..3,depth=2`. Raises PluginError."""
+    """Return the values of each setting of a task, from `n_people=2..3,depth=2`. Raises PluginError."""
     settings: dict[str, list[Any]] = {}
     for part in filter(None, text.split(",")):
         key, sign, value = part.partition("=")
@@ -26,6 +26,7 @@ def read_settings(task: str, text: str) -> dict[str, list[Any]]:
 
 
 def _read_values(task: str, key: str, value: str) -> list[Any]:
+    """Read the values that a setting may take: `2..4` is 2, 3 and 4; `true` and numbers are themselves, and other text is text."""
     if span := _RANGE.fullmatch(value):
         first, last = int(span[1]), int(span[2])
         if not first <= last < first + _MOST_VALUES:
@@ -42,7 +43,7 @@ def _read_values(task: str, key: str, value: str) -> list[Any]:
 
 
 def levels_of(task: str, settings: Mapping[str, Sequence[Any]]) -> list[str]:
-    """The names of the task's levels: each combination of its settings' values. Raises PluginError for too many."""
+    """Return the names of the task's levels: each combination of its settings' values. Raises PluginError for too many."""
     bare, _, _ = task.partition(":")
     combinations = list(itertools.islice(itertools.product(*settings.values()), _MOST_LEVELS + 1))
     if len(combinations) > _MOST_LEVELS:

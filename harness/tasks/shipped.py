@@ -151,7 +151,7 @@ class Published(TaskSource):
         )
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """Less what any evaluation set repeats."""
+        """Return the training questions, less those that any evaluation set repeats."""
         full = self._whole_pool(self.name, folder_in_use(data_dir))
         if min_level is None:
             return full
@@ -163,7 +163,7 @@ class Published(TaskSource):
     @staticmethod
     @lru_cache(maxsize=4)
     def _whole_pool(name: str, data_dir: Path | None) -> TrainingPool:
-        """All training questions of a shipped set, without those that evaluation repeats."""
+        """Return all training questions of a shipped set, without those that evaluation repeats."""
         rows = load_set(SOURCES[name], data_dir)
         overlaps = tuple(pinned_index().overlaps[SOURCES[name]])
         repeated = {overlap.training for overlap in overlaps}
@@ -174,7 +174,7 @@ class Published(TaskSource):
         return TrainingPool(name, asked, overlaps, ambiguous)
 
     def pool_digest(self) -> str:
-        """Needs no data."""
+        """Return a digest of the data set's checksum and of its overlaps with evaluation, for a cell's key; it needs no data."""
         source = SOURCES[self.name]
         parts = [source, SETS[source].checksum, pinned_index().overlaps[source]]
         return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -46,7 +46,7 @@ class TrainingPool:
 
 
 def part_of(pool: TrainingPool, part: str) -> TrainingPool:
-    """A quarter for `tuning`, the rest for `final`."""
+    """Return the part of a pool that `tuning` or `final` runs draw from, a quarter and the rest; `all` is the whole pool."""
     if part == "all":
         return pool
     chosen = tuple(p for p in pool.prompts if (crc32(p.text.encode()) % 4 == 0) == (part == "tuning"))
@@ -74,17 +74,17 @@ class TaskSource(ABC):
         self.check_name()
 
     def check_name(self) -> None:
-        """Raises PluginError for a part that there is not."""
+        """Check the name's part. Raises PluginError for a part that there is not."""
         base, dot, part = self.name.partition(".")
         if dot:
             raise PluginError(f"task {self.name!r}: {base} has no part {part!r}")
 
     @abstractmethod
     def evaluation(self) -> Task:
-        """Reads nothing. Own parameters have defaults."""
+        """Return how the held-out questions are asked and judged. It reads no data, and its own parameters have defaults."""
 
     def pool(self, min_level: int | None = None, data_dir: Path | None = None) -> TrainingPool:
-        """As `evaluation()` asks, without what it repeats. Raises DataError."""
+        """Return the training questions as `evaluation()` asks them, without those that it repeats. Raises DataError."""
         raise DataError(f"{self.name} has no training questions")
 
     def draw(
@@ -100,27 +100,31 @@ class TaskSource(ABC):
         return part_of(self.pool(min_level, data_dir), part).draw(step_seed, count)
 
     def pool_digest(self) -> str:
-        """For a cell's key; empty for generated questions. Raises DataError."""
+        """Return the pool's digest for a cell's key; empty for generated questions. Raises DataError."""
         return "" if self.generated else self.pool().digest()
 
     def results_versions(self) -> dict[str, str]:
-        """What a `Task.judge` is, for a cell's key."""
+        """Return the results versions of a `Task.judge` of one's own, for a cell's key."""
         return {}
 
     def questions_digest(self) -> str:
-        """Of questions that another package's code makes, for a cell's key, so that other questions are another cell; empty
-        where they follow from the results version. Raises DataError where that package is not here."""
+        """Return a digest of questions that another package's code makes, for a cell's key, so that other questions are
+        another cell.
+
+        It is empty where the questions follow from the results version. Raises DataError where that package is not here.
+        """
         return ""
 
     def name_levels(self) -> list[str]:
-        """The names of the tasks that this one mixes, by difficulty or kind; itself where it mixes none. Raises PluginError."""
+        """Return the names of the tasks that this one mixes, by difficulty or kind; itself where it mixes none. Raises
+        PluginError."""
         return [self.name]
 
     def remarks(self) -> list[str]:
         return []
 
     def without_levels(self, min_level: int | None) -> None:
-        """Raises DataError."""
+        """Check that no level of MATH is asked for, as the task has none. Raises DataError."""
         if min_level is not None:
             raise DataError(f"{self.name} has no levels of MATH; leave min_level out")
 
@@ -135,10 +139,10 @@ class Generated(TaskSource):
 
     @abstractmethod
     def invent(self, random: Random) -> Prompt:
-        """From this generator alone. Equal texts have equal ids."""
+        """Invent a question, from this generator alone. Equal texts have equal ids."""
 
     def held_out(self, data_dir: Path | None = None, fetch: bool = True) -> list[Prompt]:
-        """`Task.documents`. Raises DataError."""
+        """Return the held-out questions, as `Task.documents` does. Raises DataError."""
         return self._distinct(Random(_HELD_OUT_SEED), self.size, lambda side: side == 0)
 
     def draw(
@@ -156,12 +160,16 @@ class Generated(TaskSource):
         return self._as_evaluated(drawn) if self.asks_as_evaluated else drawn
 
     def _as_evaluated(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The questions as `evaluation()` asks them by default, with its instruction."""
+        """Return the questions as `evaluation()` asks them by default, with its instruction."""
         task = self.evaluation()
         return [replace(prompt, text=task.render(prompt, task.styles[0])) for prompt in prompts]
 
     def _distinct(self, random: Random, count: int, wanted: Callable[[int], bool]) -> list[Prompt]:
-        """A fifth is held out (side 0), a fifth for tuning."""
+        """Invent distinct questions of the wanted sides, which a question's text decides: a fifth is held out (side 0), a
+        fifth is for tuning.
+
+        Raises DataError where too few are found.
+        """
         prompts: dict[str, Prompt] = {}
         for _ in range(_DRAWS * count):
             prompt = self.invent(random)
@@ -176,7 +184,7 @@ _SEED = 20_260
 
 
 def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
-    """`limit` documents, in order: each label's values get their share, by a fixed seed. Smaller limits choose subsets."""
+    """Return `limit` documents, in order: each label's values get their share, by a fixed seed. Smaller limits choose subsets."""
     if limit is None or limit >= len(documents):
         return list(documents)
     labels = list(dict.fromkeys(label for document in documents for label in document.labels))
@@ -185,7 +193,7 @@ def fair_part(documents: Sequence[Prompt], limit: int | None) -> list[Prompt]:
 
 
 def _spread_labels(documents: Sequence[Prompt], labels: Sequence[str], within: str = "") -> list[Prompt]:
-    """The documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
+    """Return the documents in an order in which every label is spread evenly. The j-th of n stands at (j + u) / n, u in [0, 1)."""
     if not labels:
         return sorted(documents, key=lambda document: derive_seed(_SEED, document.id))
     label, *rest = labels

@@ -58,7 +58,7 @@ class Task:
     judge: Judge | None = field(default=None, repr=False, compare=False)
 
     def render(self, prompt: Prompt, style: Style) -> str:
-        """The text before the chat template."""
+        """Return the text before the chat template."""
         if style == "raw":
             return prompt.text
         problem = self.bare(prompt.text)
@@ -68,14 +68,14 @@ class Task:
         return shots + self.frame.format(problem)
 
     def stop(self, style: Style) -> tuple[str, ...]:
-        """A base model would go on."""
+        """Return the strings that end an answer in a style: without them a base model would go on with another question."""
         if self.until:
             return self.until
         head = self.frame.partition("{")[0].strip()
         return (f"\n\n{head}", f"\n{head}") if style == "few-shot" else ()
 
     def bare(self, text: str) -> str:
-        """A prompt without frame or instruction."""
+        """Return a prompt without frame or instruction."""
         head, _, tail = self.frame.partition("{}")
         text = text.removesuffix(f"\n\n{self.instruction}")
         return text[len(head) : len(text) - len(tail)] if text.startswith(head) and text.endswith(tail) else text

@@ -24,7 +24,7 @@ _POINTS = (0.731, 1.377, -2.191)
 
 @lru_cache(maxsize=4_096)
 def _parse_answer(text: str) -> list[Any]:
-    """The readings of a LaTeX text."""
+    """Return the readings of a LaTeX text."""
     parsed: list[Any] = parse(
         "\\boxed{" + text + "}", extraction_config=_TARGET, parsing_timeout=None, raise_on_error=True
     )
@@ -32,7 +32,7 @@ def _parse_answer(text: str) -> list[Any]:
 
 
 def _first_expression(side: Sequence[Any]) -> Basic | None:
-    """What SymPy made of a text; None where math-verify read it as a string alone."""
+    """Return what SymPy made of a text; None where math-verify read it as a string alone."""
     for value in side:
         if isinstance(value, Basic):
             return value
@@ -44,7 +44,11 @@ def _names_of_symbols(value: Basic) -> set[str]:
 
 
 def are_equivalent(gold: str, answer: str) -> bool:
-    """By math-verify and our guards. Raises Unreadable for the answer's fault, else anything."""
+    """Return whether math-verify finds two texts equal, within our guards: it must not compare other symbols, and values must
+    agree.
+
+    Raises Unreadable where the answer is at fault, else anything that the libraries raise.
+    """
     gold_side = _parse_answer(gold)
     try:
         answer_side = _parse_answer(answer)
@@ -76,7 +80,10 @@ def are_equivalent(gold: str, answer: str) -> bool:
 
 
 def _in_closed_form(value: Basic | None) -> Basic | None:
-    """A sum, product or integral as its closed form where sympy has one; its value at a point costs a hundred times the work."""
+    """Return a sum, product or integral as its closed form where sympy has one, else as it is.
+
+    The value of an open one at a point costs a hundred times the work.
+    """
     if value is None or not value.has(Sum, Product, Integral) or value.has(binomial, factorial):
         return value
     closed = value.doit()
@@ -84,7 +91,8 @@ def _in_closed_form(value: Basic | None) -> Basic | None:
 
 
 def _same_values(gold: Expr, answer: Expr) -> bool | None:
-    """Equality to 1e-6 at three points; None without a value. `simplify` can run for hours."""
+    """Return whether two expressions agree to 1e-6 at three points; None where neither point gives a value. `simplify` alone can
+    run for hours."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     compared = False
     for base in _POINTS if symbols else (0.0,):

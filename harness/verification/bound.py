@@ -26,7 +26,7 @@ class BoundExpression(NamedTuple):
 
 
 def read_bound(text: str) -> BoundExpression | None:
-    """None where the whole of a normalised text is no such expression."""
+    r"""Read a sum, product, integral or limit, as `\sum_{k=1}^{n} k^2`; None where the whole of a normalised text is none."""
     operator = _OPERATOR.match(text)
     if operator is None or _PLACE in text:
         return None
@@ -60,7 +60,8 @@ def read_bound(text: str) -> BoundExpression | None:
 
 
 def _read_argument(text: str) -> tuple[str, str] | None:
-    """A group in braces, a command or a character, and what follows it."""
+    """Return a group in braces, a command or a character at the text's beginning, and what follows it; None where a brace is
+    open."""
     if text.startswith("{"):
         close = closing_brace(text, 0)
         if close is None:
@@ -73,11 +74,11 @@ def _read_argument(text: str) -> tuple[str, str] | None:
 
 
 def _tokens_of(text: str) -> set[str]:
-    """The commands and letters of a text."""
+    """Return the commands and letters of a text."""
     return set(_TOKEN.findall(text))
 
 
 def _rename_variable(body: str, variable: str) -> str:
-    """The body with its bound variable under the one name that all have."""
+    """Return the body with its bound variable under the one name that all have."""
     parts = [f"{_PLACE} " if token == variable else token for token in _TOKEN.findall(body)]
     return re.sub(r"\s+", " ", "".join(parts)).strip()

@@ -28,12 +28,13 @@ def scorer_called(name: str) -> Called:
 
 
 def scorer_of(name: str) -> Scorer:
-    """Raises PluginError."""
+    """Make the scorer of a name. Raises PluginError."""
     return PLUGINS.make(name)
 
 
 def same_by(name: str) -> Same:
-    """How a scorer tells votes apart; of lm-eval's own rules, and of a scorer that is not installed, by their text."""
+    """Return how a scorer tells votes apart. Votes of lm-eval's own rules, and of a scorer that is not installed, are told by
+    their text."""
     try:
         scorer = scorer_of(name)
     except PluginError:
@@ -53,7 +54,7 @@ def list_scorers() -> list[ScorerInfo]:
 
 
 def _describe_scorer(name: str) -> ScorerInfo:
-    """What the listing says of a scorer."""
+    """Return what the listing says of a scorer."""
     try:
         scorer = scorer_of(name)
         with blame_plugin(f"scorer {name!r}: `remark`"):

@@ -28,7 +28,10 @@ class Step(NamedTuple):
 
 
 def steps_of(tests: str) -> list[Step] | None:
-    """The tests as steps, in their order. None where a test is of another form, which the program's process must judge itself."""
+    """Return the tests as steps, in their order: `assert f(2) == 4` is the expression `f(2)` and the value 4.
+
+    None where a test is of another form, which the program's process must judge itself.
+    """
     steps = []
     try:
         statements = ast.parse(tests).body
@@ -50,7 +53,7 @@ def steps_of(tests: str) -> list[Step] | None:
 
 
 def _read_comparison(test: ast.expr) -> Step | None:
-    """A test as an expression and the literal it must equal; None for other tests."""
+    """Return a test as an expression and the literal it must equal; None for other tests."""
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq)):
         return None
     for asked, literal in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
@@ -61,7 +64,7 @@ def _read_comparison(test: ast.expr) -> Step | None:
 
 
 def _read_literal(node: ast.expr) -> object:
-    """The value of a literal; a mark where it is none."""
+    """Return the value of a literal; a mark where it is none."""
     with suppress(*_UNREADABLE):
         value: object = ast.literal_eval(node)
         return value
@@ -69,7 +72,7 @@ def _read_literal(node: ast.expr) -> object:
 
 
 def is_as_expected(expected: object, told: bytes) -> bool:
-    """Whether the sandbox's words for a value (`_tell` in sandbox.py) are of one that equals a literal."""
+    """Return whether the sandbox's words for a value (`_describe_value` in sandbox.py) are of one that equals a literal."""
     try:
         return _is_equal(expected, json.loads(told))
     except (*_UNREADABLE, KeyError, IndexError):
@@ -77,7 +80,8 @@ def is_as_expected(expected: object, told: bytes) -> bool:
 
 
 def _is_equal(expected: Any, told: Any) -> bool:
-    """Whether what the program told equals the expected value."""
+    """Return whether what the program told equals the expected value, whose kind decides what is read. Raises what unreadable
+    words raise."""
     kind, value = told
     if expected is ...:
         return bool(kind == "...")
@@ -96,7 +100,8 @@ def _is_equal(expected: Any, told: Any) -> bool:
 
 
 def _value_told(told: Any) -> Any:
-    """A value that a literal set may hold, which is a single value or a tuple of such. Raises ValueError for others."""
+    """Return the value that is told, if it is one that a literal set may hold: a single value or a tuple of such. Raises
+    ValueError or KeyError for others."""
     kind, value = told
     if kind == "tuple":
         return tuple(_value_told(item) for item in value)

@@ -25,7 +25,7 @@ HOSTILE = (
 
 
 def _judge_pairs(name: str, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-    """The verdicts of a scorer on pairs of gold and text."""
+    """Return the verdicts of a scorer on pairs of gold and text."""
     with Verifier(workers=1) as verifier:
         return verifier.by(scorer_called(name)).verify(pairs)
 
@@ -51,6 +51,7 @@ def decides_the_same_again(name: str) -> None:
 
 
 def takes_its_golds(name: str) -> None:
+    """Check that no gold of a right example has a fault, that an empty one has, and that perfect answers are right."""
     scorer = scorer_of(name)
     golds = list(dict.fromkeys(gold for gold, _, right in scorer.examples if right))
     assert not [scorer.fault(gold) for gold in golds if scorer.fault(gold)]
@@ -60,7 +61,7 @@ def takes_its_golds(name: str) -> None:
 
 
 def tells_votes_apart(name: str) -> None:
-    """`same` is symmetric, and true of an answer and itself; a right answer and a wrong one are two votes."""
+    """Check that `same` is symmetric, and true of an answer and itself; a right answer and a wrong one must be two votes."""
     examples = scorer_of(name).examples
     same = scorer_of(name).same
     verdicts = _judge_pairs(name, [(gold, text) for gold, text, _ in examples])

@@ -40,8 +40,10 @@ class _UnreadableError(Exception):
 
 
 def compute_value(text: str) -> Computed | None:
-    """The value and the numbers of an expression, alone or with what it equals behind it (`3 * 4 = 12`); None where the text is
-    anything else, divides by zero, or states another value than its own."""
+    """Compute an expression, alone or with what it equals behind it (`3 * 4 = 12`), and return its value and its numbers.
+
+    None where the text is anything else, divides by zero, or states another value than its own.
+    """
     if len(text) > _LONGEST:
         return None
     try:
@@ -59,7 +61,7 @@ def compute_value(text: str) -> Computed | None:
 
 
 def _tokens_of(text: str) -> list[str]:
-    """The text in the grammar's signs. Raises _UnreadableError."""
+    """Return the text in the grammar's signs. Raises _UnreadableError."""
     plain = "".join(_SPELLINGS.get(sign, sign) for sign in _SPELT.findall(text)).strip()
     tokens = []
     place = 0
@@ -100,6 +102,7 @@ class _Reader:
             raise _UnreadableError
 
     def read_sum(self) -> Fraction:
+        """Read terms joined by + and -. Raises _UnreadableError, ZeroDivisionError."""
         is_negative = self.take("-")
         value = self._read_product()
         if is_negative:
@@ -113,6 +116,7 @@ class _Reader:
                 return value
 
     def _read_product(self) -> Fraction:
+        """Read factors joined by * and /, from left to right: `6 / 3 * 2` is 4."""
         value = self._read_factor()
         while True:
             if self.take("*"):
@@ -123,6 +127,7 @@ class _Reader:
                 return value
 
     def _read_factor(self) -> Fraction:
+        """Read a number, a sum in parentheses, or a fraction of two sums in braces."""
         if self.take("("):
             return self._read_inner(")")
         if self.take("\\frac"):
@@ -133,6 +138,7 @@ class _Reader:
         return self._read_number()
 
     def _read_inner(self, close: str) -> Fraction:
+        """Read a sum behind an opening bracket, up to its closing one. Raises _UnreadableError beyond `_DEEPEST` brackets."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise _UnreadableError
@@ -142,6 +148,7 @@ class _Reader:
         return value
 
     def _read_number(self) -> Fraction:
+        """Read a number and note it as used. Raises _UnreadableError for too long and too many numbers."""
         token = self._tokens[self._place] if self._place < len(self._tokens) else ""
         if not token.isdigit() or len(token) > _MOST_DIGITS or len(self.numbers) == _MOST_NUMBERS:
             raise _UnreadableError
@@ -176,7 +183,7 @@ class Countdown(Scorer):
         )
 
     def judge(self, text: str, gold: str) -> Score:
-        """The last box, or where there is none the last line."""
+        """Judge the last box, or where there is none the last line."""
         text = text_behind_thinking(text)
         box = last_box(text)
         lines = [line for line in text.splitlines() if line.strip()]
@@ -191,7 +198,8 @@ class Countdown(Scorer):
         return Score(read.value == wanted.value, said)
 
     def same(self, a: str, b: str) -> bool:
-        """Both make the same value of the same numbers; of texts that are no expression, but for white space."""
+        """Return whether both make the same value of the same numbers; texts that are no expression are compared but for white
+        space."""
         read, other = compute_value(a), compute_value(b)
         if read is None or other is None:
             return a.split() == b.split()

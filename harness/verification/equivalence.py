@@ -76,7 +76,7 @@ class Unreadable(Exception):
 
 
 def says_the_same(gold: str, answer: str, algebra: Algebra | None = None) -> bool:
-    """Whether an extracted answer says what the gold says, or lies within the error that the gold allows.
+    """Return whether an extracted answer says what the gold says, or lies within the error that the gold allows.
 
     Raises OverLimit, NeedsAlgebra without `algebra`, else what `algebra` raises.
     """
@@ -95,7 +95,7 @@ def says_the_same(gold: str, answer: str, algebra: Algebra | None = None) -> boo
 
 
 def decide_on_answer(gold: str, answer: str, algebra: Algebra | None = None) -> Score:
-    """On an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
+    """Decide on an extracted answer. Raises NeedsAlgebra without `algebra`, else what it raises on the gold."""
     if not answer:
         return Score(False, reason="missing")
     try:
@@ -107,7 +107,7 @@ def decide_on_answer(gold: str, answer: str, algebra: Algebra | None = None) -> 
 
 
 def _is_near(gold: str, answer: str, error: Fraction) -> bool:
-    """Whether one of the values that an answer states is a number within `error` of the gold's."""
+    """Return whether one of the values that an answer states is a number within `error` of the gold's."""
     if len(answer) > MAX_ANSWER:
         return False
     exact = parse_numeral(value_of_gold(normalise_answer(gold)))
@@ -121,6 +121,21 @@ def _is_near(gold: str, answer: str, error: Fraction) -> bool:
 
 
 def _are_equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
+    r"""Return whether two normalised texts say the same. The first rule that decides counts, so their order is meaning:
+
+    1.  One text, blanks aside. An empty answer equals nothing.
+    2.  An answer beyond a limit raises OverLimit, before anything evaluates it.
+    3.  What says nothing is left out: outer parentheses, a condition behind the answer where the gold has none, and all but one of
+        alternatives that are one value (`x+1 \text{ or } 1+x`).
+    4.  `_compare_by_form`: what the gold's spelling alone shows it to be: a time, words, a number, a numeral in a base. Numbers
+        come before lists and expressions, so that `6 \cdot 7` does not answer 42.
+    5.  A condition on symbols, `x > 0`, is left out of both and kept for rule 13 (`_split_off_positive`).
+    6.  Residue classes.  7. Sets of real numbers.  8. Rows of `cases`.  9. Matrices.
+    10. Lists, tuples and unions: behind 6 to 9, which have commas too.
+    11. Equations and inequalities, whole. One that only names its value, `f(x) = 2x`, is left to 12 and 13.
+    12. Sums, products, integrals and limits but for the name of the bound variable.
+    13. Expressions by value, then by `algebra`. Raises NeedsAlgebra without it.
+    """
     if not answer:
         return False
     if without_blanks(gold) == without_blanks(answer):
@@ -131,28 +146,12 @@ def _are_equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
     if not has_qualifier(gold):
         answer = without_qualifier(answer)
     answer = _single_alternative(answer, algebra)
-    said = stated_spellings(answer)
-    clock = _read_clock(gold)
-    if clock:
-        return clock == _read_clock(said[0])
-    if _WORDED.fullmatch(gold):
-        option = _OPTION.match(answer)  # `(B) 42` chooses B
-        return any(_letters_alone(gold) == _letters_alone(value) for value in (*said, option[1] if option else ""))
-    numeral = parse_numeral(value_of_gold(gold))
-    if numeral is not None:
-        return any(_is_numeral(numeral, gold, value) for value in said)
-    if _WORD.fullmatch(gold) and _letters_alone(gold) == _letters_alone(answer):
-        return True
-    if _LETTERS_ALONE.fullmatch(gold) and gold == _without_braces(answer):
-        return True
-    if _BASED.fullmatch(gold):
-        return any(_without_braces(gold) == _without_braces(value) for value in said)
-    positive: frozenset[str] = frozenset()
-    if ">" in gold and (condition := _POSITIVE.search(gold)) and condition.end() == len(gold):
-        positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
-        told = _POSITIVE.search(answer)
-        gold = gold[: condition.start()]
-        answer = answer[: told.start()] if told and told.end() == len(answer) else answer
+    same = _compare_by_form(gold, answer)
+    if same is not None:
+        return same
+    # Rule 12 compares the answer with its condition, all others without
+    answer_with_condition = answer
+    gold, answer, positive = _split_off_positive(gold, answer)
     for rule in (
         _compare_congruences,
         _compare_sets,
@@ -164,13 +163,53 @@ def _are_equal(gold: str, answer: str, algebra: Algebra | None) -> bool:
         same = rule(gold, answer, algebra)
         if same is not None:
             return same
-    if _same_bound(value_of_gold(gold), said[0], algebra):
+    if _same_bound(value_of_gold(gold), stated_spellings(answer_with_condition)[0]):
         return True
     return any(_equal_by_algebra(value_of_gold(gold), value, algebra, positive) for value in stated_spellings(answer))
 
 
-def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
-    """Whether both are one sum, product, integral or limit but for the variable's name; False decides nothing."""
+def _compare_by_form(gold: str, answer: str) -> bool | None:
+    r"""Compare with a gold that its spelling alone shows to be a time, words, a number or a numeral in a base; None for others.
+
+    In this order: a time is no ratio, and `\text{(B)}` no product. A word such as `east`, or letters side by side such as `AB`, may
+    also be read as a product of symbols, so only an equal spelling decides there.
+    """
+    said = stated_spellings(answer)
+    clock = _read_clock(gold)
+    if clock:  # `05:00` is 5:00
+        return clock == _read_clock(said[0])
+    if _WORDED.fullmatch(gold):  # `\text{east}`, `(B)`
+        option = _OPTION.match(answer)  # `(B) 42` chooses B
+        return any(_letters_alone(gold) == _letters_alone(value) for value in (*said, option[1] if option else ""))
+    numeral = parse_numeral(value_of_gold(gold))
+    if numeral is not None:  # `42`, `x = 42`, `3.5 \text{ km}`
+        return any(_is_numeral(numeral, gold, value) for value in said)
+    if _WORD.fullmatch(gold) and _letters_alone(gold) == _letters_alone(answer):
+        return True
+    if _LETTERS_ALONE.fullmatch(gold) and gold == _without_braces(answer):
+        return True
+    if _BASED.fullmatch(gold):  # `AA_{16}`
+        return any(_without_braces(gold) == _without_braces(value) for value in said)
+    return None
+
+
+def _split_off_positive(gold: str, answer: str) -> tuple[str, str, frozenset[str]]:
+    """Return gold and answer without a condition such as `x > 0` behind the gold, and the symbols that it says to be positive.
+
+    The answer may state the condition or not. Without one behind the gold, both stay as they are.
+    """
+    condition = _POSITIVE.search(gold) if ">" in gold else None
+    if condition is None or condition.end() != len(gold):
+        return gold, answer, frozenset()
+    positive = frozenset(re.findall("[A-Za-z]", condition["symbols"]))
+    told = _POSITIVE.search(answer)
+    if told and told.end() == len(answer):
+        answer = answer[: told.start()]
+    return gold[: condition.start()], answer, positive
+
+
+def _same_bound(gold: str, answer: str) -> bool:
+    """Return whether both are one sum, product, integral or limit but for the variable's name; False decides nothing."""
     ours = read_bound(gold)
     theirs = read_bound(answer)
     if ours is None or theirs is None or ours.operator != theirs.operator:
@@ -182,6 +221,7 @@ def _same_bound(gold: str, answer: str, algebra: Algebra | None) -> bool:
 
 
 def _same_value_of(gold: str, answer: str) -> bool:
+    """Return whether two texts are expressions of our grammar that have the same value."""
     ours = read_expression(gold)
     theirs = read_expression(answer)
     if ours is None or theirs is None:
@@ -190,6 +230,10 @@ def _same_value_of(gold: str, answer: str) -> bool:
 
 
 def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    r"""Compare residue classes by modulus and residues, `n \equiv 1, 2 \pmod 5`.
+
+    None where gold or answer is none; an answer with a modulus that is not read is wrong where the gold is read.
+    """
     ours = read_congruence(gold)
     theirs = read_congruence(answer)
     if ours is None or theirs is None:
@@ -204,7 +248,7 @@ def _compare_congruences(gold: str, answer: str, algebra: Algebra | None) -> boo
 
 
 def _compare_sets(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """True for one set of real numbers in two notations; else undecided here."""
+    r"""Return True for one set of real numbers in two notations, `x \ge 1` and `[1, \infty)`; else None, which decides nothing."""
     ours = read_real_set(gold)
     theirs = read_real_set(answer)
     if ours is None or theirs is None or not (ours.is_certain or theirs.is_certain):
@@ -224,6 +268,7 @@ def _compare_sets(gold: str, answer: str, algebra: Algebra | None) -> bool | Non
 
 
 def _same_interval(ours: Interval, theirs: Interval, algebra: Algebra | None) -> bool:
+    """Return whether two intervals have the same ends and are closed at the same ones."""
     if ours.closed != theirs.closed:
         return False
     ends = ((ours.low, theirs.low), (ours.high, theirs.high))
@@ -233,6 +278,7 @@ def _same_interval(ours: Interval, theirs: Interval, algebra: Algebra | None) ->
 
 
 def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
+    """Return whether a value is the gold's number; a value that is no number must be the gold's spelling, blanks aside."""
     offered = parse_numeral(_without_parentheses(value))
     if offered is not None:
         return same_number(numeral, offered)
@@ -240,7 +286,7 @@ def _is_numeral(numeral: Numeral, gold: str, value: str) -> bool:
 
 
 def _without_parentheses(text: str) -> str:
-    """`(x+1)` is `x+1`; tuples, intervals and `(a)(b)` stay."""
+    """Return a text without parentheses around all of it: `(x+1)` is `x+1`; tuples, intervals and `(a)(b)` stay."""
     split = split_items(text)
     if split.brackets == "()" and len(split.items) == 1:
         return _without_parentheses(split.items[0])
@@ -248,22 +294,27 @@ def _without_parentheses(text: str) -> str:
 
 
 def _read_clock(text: str) -> list[int]:
-    """Hours, minutes and seconds of a time of day; empty where it is none."""
+    """Return hours, minutes and seconds of a time of day, as of `05:00`; empty where the text is none."""
     match = _CLOCK.fullmatch(text)
     return [int(part or 0) for part in match.groups()] if match else []
 
 
 def _letters_alone(text: str) -> str:
-    """A word without brackets, blanks and points, in small letters."""
+    r"""Return a word without brackets, blanks and points, in small letters: `\text{(B)}` is `b`."""
     return re.sub(r"[\s().:'\-]", "", re.sub(r"\\text\s*\{([^{}]*)\}", r"\1", text)).lower()
 
 
 def _without_braces(text: str) -> str:
-    """A text without braces, blanks and the text command."""
+    r"""Return a text without braces, blanks and the text command: `\text{AA}_{16}` is `AA_16`."""
     return re.sub(r"\\text|[{}\s]", "", text)
 
 
 def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """Compare lists item by item; None where neither side has two items.
+
+    Lists without brackets and sets are compared in any order, tuples and intervals in theirs and with their brackets, of which
+    round ones may be missing. A tuple may be answered by its named values in any order.
+    """
     ours = _items_of(value_of_gold(gold))
     theirs = _items_of(stated_spellings(answer)[0])
     if len(ours.items) < 2 and len(theirs.items) < 2:
@@ -287,7 +338,7 @@ def _compare_items(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _items_of(text: str) -> Items:
-    r"""The parts of a list; rows of `cases` that are equations, as in `x = 1 \\\\ y = 2`, are one too."""
+    r"""Return the parts of a list, with `a \pm b` as two; rows of `cases` are parts where all are equations."""
     cases = _CASES.fullmatch(text)
     if cases:
         rows = [row.strip(" ,") for row in cases["rows"].split("\\\\") if row.strip(" ,")]
@@ -297,7 +348,7 @@ def _items_of(text: str) -> Items:
 
 
 def _single_alternative(answer: str, algebra: Algebra | None) -> str:
-    r"""The first of alternatives that all are one value, as `x+1 \text{ or } 1+x`; another answer as it is."""
+    r"""Return the first of alternatives that all are one value, as `x+1 \text{ or } 1+x`; another answer as it is."""
     if "or" not in answer:
         return answer
     items = split_items(answer)
@@ -308,7 +359,7 @@ def _single_alternative(answer: str, algebra: Algebra | None) -> str:
 
 
 def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Rows of value and condition, in any order; None where the gold has none."""
+    """Compare the rows of `cases`, each a value and a condition, in any order; None where gold or answer has none."""
     ours = _rows_of_cases(value_of_gold(gold))
     theirs = _rows_of_cases(stated_spellings(answer)[0])
     if ours is None or theirs is None:
@@ -327,11 +378,12 @@ def _compare_cases(gold: str, answer: str, algebra: Algebra | None) -> bool | No
 
 
 def _equal_in_pairs(gold: Sequence[str], answer: Sequence[str], algebra: Algebra | None) -> bool:
-    """Whether each text equals the one at its place."""
+    """Return whether each text equals the one at its place."""
     return all(_are_equal(ours, theirs, algebra) for ours, theirs in zip(gold, answer, strict=True))
 
 
 def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
+    """Return the values and conditions of `cases`, the word `if` left out; None where the text is no such table."""
     cases = _CASES.fullmatch(text)
     if cases is None or "\\begin" in cases["rows"]:
         return None
@@ -347,6 +399,7 @@ def _rows_of_cases(text: str) -> list[tuple[str, str]] | None:
 
 
 def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
+    """Compare matrices entry by entry; None where the gold is none. Their shapes must be the same, their brackets need not."""
     rows = _read_matrix(value_of_gold(gold))
     told = _read_matrix(stated_spellings(answer)[0])
     if rows is None:
@@ -359,7 +412,7 @@ def _compare_matrices(gold: str, answer: str, algebra: Algebra | None) -> bool |
 
 
 def _read_matrix(text: str) -> list[list[str]] | None:
-    """The entries of a matrix or a column, by rows; None where it is none."""
+    """Return the entries of a matrix or a column by rows, each times a factor before the matrix; None where the text is none."""
     match = _MATRIX.fullmatch(text)
     if match is None or "\\begin" in match["rows"]:
         return None
@@ -374,7 +427,7 @@ def _read_matrix(text: str) -> list[list[str]] | None:
 
 
 def _multiply_entry(factor: str, entry: str) -> str:
-    """A matrix's entry times the factor before the matrix."""
+    """Return the text of a matrix's entry times the factor before the matrix: a fraction where the product is a number."""
     product = f"({factor})({entry})"
     expression = read_expression(product)
     value = value_without_symbols(expression) if expression is not None else None
@@ -382,6 +435,10 @@ def _multiply_entry(factor: str, entry: str) -> str:
 
 
 def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> bool:
+    """Return whether each item of the gold equals an item of the answer that no other has taken; the answer may have more.
+
+    An answer's item that names itself, `y = 2`, matches only a gold's item of that name or of none.
+    """
     left = list(answer.items)
     for item in gold.items:
         name = name_of(item)
@@ -395,7 +452,10 @@ def _match_unordered(gold: Items, answer: Items, algebra: Algebra | None) -> boo
 
 
 def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool | None:
-    """Equations up to a factor; None where the gold is no relation."""
+    """Compare equations up to a constant factor, and inequalities side by side.
+
+    None where the gold is no relation, or only names a value that a later rule compares: `x = 5` and `f(x) = 2x` want a value.
+    """
     sides, signs = split_relation(gold)
     if not signs:
         return None
@@ -423,17 +483,17 @@ def _compare_relations(gold: str, answer: str, algebra: Algebra | None) -> bool 
 
 
 def _same_sides(ours: list[str], theirs: list[str], algebra: Algebra | None) -> bool:
-    """Of two equations that are not both read: their sides are equal, one to one."""
+    """Return whether two equations have equal sides, straight or crossed; for equations that our grammar does not both read."""
     return _equal_in_pairs(ours, theirs, algebra) or _equal_in_pairs(ours, theirs[::-1], algebra)
 
 
 def _symbols_of(side: Expression | None) -> frozenset[str]:
-    """The symbols of an expression; none where it was not read."""
+    """Return the symbols of an expression; none where it was not read."""
     return side.symbols if side else frozenset()
 
 
 def check_limits(gold: str, answer: str) -> None:
-    """Raises OverLimit; the gold's own constructs are allowed."""
+    """Raise OverLimit for an answer that is too large to evaluate; large constructs that the gold has too are allowed."""
     if _LONG_DIGITS.search(answer):
         raise OverLimit("digits")
     if max(accumulate((c in "{([") - (c in "})]") for c in answer)) > MAX_DEPTH:
@@ -444,7 +504,10 @@ def check_limits(gold: str, answer: str) -> None:
 
 
 def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive: frozenset[str]) -> bool:
-    """Whether two texts are equal as expressions, at last by the algebra system."""
+    r"""Return whether two texts are equal as expressions, at last by the algebra system. Raises NeedsAlgebra without it.
+
+    Units must agree. Work left to do is no answer: `\int_0^1 x\,dx` for 1/2, `3+4` for 7, unless the gold has it too.
+    """
     (gold, gold_phrase) = split_unit(gold)
     (answer, phrase) = split_unit(answer)
     if gold_phrase.unit and phrase.unit and gold_phrase.unit != phrase.unit:
@@ -474,7 +537,7 @@ def _equal_by_algebra(gold: str, answer: str, algebra: Algebra | None, positive:
 
 
 def _read_scaled(text: str, factor: Fraction) -> Expression | None:
-    """An expression times a factor; None where the text is none."""
+    """Read an expression and multiply it with a factor, as of `3 \\text{ dozen}`; None where the text is no expression."""
     expression = read_expression(text)
     if expression is None or factor == 1:
         return expression
@@ -482,7 +545,7 @@ def _read_scaled(text: str, factor: Fraction) -> Expression | None:
 
 
 def _is_rounded(gold: Expression, answer: str) -> bool:
-    """Six or more digits that the gold rounds or is cut to."""
+    """Return whether an answer is a decimal of six or more digits that the gold rounds or is cut to."""
     offered = parse_numeral(answer)
     if offered is None or not offered.places:
         return False
@@ -493,7 +556,7 @@ def _is_rounded(gold: Expression, answer: str) -> bool:
 
 
 def same_answer(left: str, right: str) -> bool:
-    """For votes: without algebra."""
+    """Return whether two answers are one vote: by our rules alone, so that what only algebra could tell counts as two."""
     try:
         return says_the_same(left, right)
     except (NeedsAlgebra, OverLimit):

@@ -62,7 +62,7 @@ class Expression:
 
 
 def walk_nodes(node: Node) -> Iterator[Node]:
-    """A node and all nodes below it."""
+    """Yield a node and all nodes below it."""
     yield node
     for part in node[1:]:
         if isinstance(part, tuple):
@@ -71,7 +71,8 @@ def walk_nodes(node: Node) -> Iterator[Node]:
 
 @lru_cache(maxsize=16_384)
 def read_expression(text: str) -> Expression | None:
-    """The whole text's, or None."""
+    r"""Read the whole of a text as an expression, `\frac{x+1}{2}`; None where it is none of this grammar, as `3 or 4` and `x =
+    2`."""
     if _ENGLISH.search(text):
         return None
     try:
@@ -85,7 +86,7 @@ def read_expression(text: str) -> Expression | None:
 
 
 def _split_tokens(text: str) -> list[tuple[str, str]]:
-    """The tokens of a text with their kinds. Raises Unread."""
+    """Return the tokens of a text with their kinds. Raises Unread."""
     matches = list(_LEXER.finditer(text))
     if "".join(match.group() for match in matches) != text.rstrip():
         raise Unread
@@ -95,12 +96,12 @@ def _split_tokens(text: str) -> list[tuple[str, str]]:
 
 
 def negate_node(node: Node) -> Node:
-    """A node with the other sign."""
+    """Return a node with the other sign."""
     return ("*", ("number", Fraction(-1)), node)
 
 
 def _invert_node(node: Node) -> Node:
-    """One divided by a node."""
+    """Return one divided by a node, as a power."""
     return ("^", node, ("number", Fraction(-1)))
 
 
@@ -116,23 +117,27 @@ class _Parser:
         return self.tokens[self.position][1]
 
     def accept(self, *wanted: str) -> str:
+        """Take the next token if it is one of `wanted`, and return it; else empty."""
         token = self.token if self.token in wanted else ""
         self.position += bool(token)
         return token
 
     def take(self, expected: str = "") -> str:
+        """Take the next token and return it. Raises Unread at the end, or where another one is expected."""
         if not self.token or (expected and self.token != expected):
             raise Unread
         self.position += 1
         return self.tokens[self.position - 1][1]
 
     def parse_sum(self) -> Node:
+        """Parse terms joined by signs. A term may have a sign of its own, but one minus at most: `2--3` is a range."""
         terms = [self.parse_signed(self.parse_product, 1)]  # `2--3` is a range
         while self.token in ("+", "-"):
             terms.append(self.parse_signed(self.parse_product, 1))
         return terms[0] if len(terms) == 1 else ("+", *terms)
 
     def parse_signed(self, part: Callable[[], Node], most: float = inf) -> Node:
+        """Parse a part with the signs before it. Raises Unread where these have more than `most` minus signs."""
         signs = ""
         while sign := self.accept("+", "-"):
             signs += sign
@@ -141,6 +146,11 @@ class _Parser:
         return negate_node(part()) if signs.count("-") % 2 else part()
 
     def parse_product(self, inside_function: bool = False) -> Node:
+        r"""Parse factors, joined by signs or side by side (`2x y`, `3(x+1)`). A number joins only from the left: `x 2` is unread,
+        `x 2^{n}` is read.
+
+        inside_function: as the argument of `\sin x y`, which ends at a sign and before another function.
+        """
         factors = [self.parse_power()]
         while True:
             kind, token = self.tokens[self.position]
@@ -156,7 +166,7 @@ class _Parser:
                 return factors[0] if len(factors) == 1 else ("*", *factors)
 
     def _is_power_behind_letters(self, before: Node) -> bool:
-        """Whether a number that follows is the base of a power and stands behind no other number: `n 2^{n-1}`."""
+        """Return whether a number that follows is the base of a power and stands behind no other number: `n 2^{n-1}`."""
         return self.tokens[self.position + 1][1] in ("^", "**") and before[0] != "number"
 
     def _starts_factor(self, kind: str, token: str) -> bool:
@@ -166,6 +176,7 @@ class _Parser:
         return opens or kind in ("number", "letter")
 
     def parse_power(self) -> Node:
+        r"""Parse a factor with its exponent. `x^\circ` is in degrees, and a power of a power needs braces: `2^3^4` is unread."""
         base = self.parse_postfix(self.parse_atom())
         if not self.accept("^", "**"):
             return base
@@ -183,6 +194,7 @@ class _Parser:
         return self.parse_atom()
 
     def parse_postfix(self, base: Node) -> Node:
+        """Parse the marks behind a base: factorials of anything, and primes of a symbol, whose name they become a part of."""
         while mark := self.accept("!", "'"):
             if mark == "'" and base[0] != "symbol":
                 raise Unread
@@ -190,6 +202,7 @@ class _Parser:
         return base
 
     def group(self) -> Node:
+        """Parse what stands between two brackets of a kind. Between bars another bar closes; it opens nothing."""
         opening = self.take()
         bars = self.in_bars
         self.in_bars = opening == "|"
@@ -199,6 +212,7 @@ class _Parser:
         return inner
 
     def parse_atom(self) -> Node:
+        """Parse a number, a letter, a group in brackets or a command. Raises Unread beyond `_MAX_NESTING` levels."""
         self.nesting += 1
         kind, token = self.tokens[self.position]
         if self.nesting > _MAX_NESTING:
@@ -224,6 +238,7 @@ class _Parser:
         return (name,) if name in ("e", "i") else ("symbol", name)
 
     def _parse_number(self, digits: str) -> Node:
+        r"""Parse a number, with a proper fraction behind an integer as a mixed number: `3\frac{1}{2}` is 7/2."""
         value = Fraction(digits)
         kinds, (command, _, top, close, _, bottom, end) = zip(*self.tokens[self.position :][:7], strict=True)
         if "." not in digits and command == "\\frac" and (kinds[2], close, kinds[5], end) == ("number", "}") * 2:
@@ -234,6 +249,7 @@ class _Parser:
         return ("number", value)
 
     def _parse_subscript(self) -> str:
+        """Parse a subscript, and return it as a part of the name before it: `_1`, `_12` of `_{12}`; empty where there is none."""
         if not self.accept("_"):
             return ""
         if self.token != "{":
@@ -248,6 +264,11 @@ class _Parser:
                 return name
 
     def _parse_command(self, name: str) -> Node:
+        r"""Parse what follows a LaTeX command of that name: a fraction, a root, a function, a symbol, or a marked letter such as
+        `\vec{v}`.
+
+        Raises Unread for commands that are not listed, so that an unknown function is no symbol.
+        """
         match name:
             case "frac":
                 return ("*", self.parse_atom(), _invert_node(self.parse_atom()))
@@ -274,6 +295,10 @@ class _Parser:
         raise Unread
 
     def _parse_function(self, name: str) -> Node:
+        r"""Parse a function with its base, exponent and argument: `\log_2 x`, `\sin^2 x`, `\sin^{-1} x` as the inverse.
+
+        Without brackets the argument is a product: `\sin 2x` is the sine of 2x, and `\sin x + 1` one more than the sine of x.
+        """
         base = exponent = None
         if self.accept("_"):
             if name != "log":

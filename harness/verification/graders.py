@@ -37,6 +37,7 @@ class MathVerifyPlain(Scorer):
         return super().perfect(without_tolerance(gold))
 
     def judge(self, text: str, gold: str) -> Score:
+        """Judge by math-verify alone. Raises Undecided where it reads nothing in the gold."""
         from math_verify import parse, verify
 
         gold = without_tolerance(gold)
@@ -76,6 +77,7 @@ class QwenGrader(Scorer):
         return super().perfect(without_tolerance(gold))
 
     def judge(self, text: str, gold: str) -> Score:
+        """Judge the last box, or where there is none the last number."""
         box = last_box(text)
         numbers = _NUMBER.findall(text.replace(",", "")) if box is None else []
         said = box if box is not None else numbers[-1] if numbers else ""
@@ -84,12 +86,12 @@ class QwenGrader(Scorer):
         return Score(_is_equal(_strip_notation(without_tolerance(gold)), _strip_notation(said)), said)
 
     def same(self, a: str, b: str) -> bool:
-        """As it compares with a gold, but for algebra."""
+        """Compare as with a gold, but without algebra."""
         return _is_equal(_strip_notation(a), _strip_notation(b), algebra=False)
 
 
 def _strip_notation(text: str) -> str:
-    """An answer without spacing, currency, degree and text commands."""
+    """Return an answer without spacing, currency, degree and text commands."""
     text = _ASIDE.sub("", _WORDS.sub(lambda m: m[1] if not re.search(r"\d", text) else "", text))
     text = re.sub(r"\\[dt]frac(?![a-zA-Z])", r"\\frac", text)
     text = re.sub(r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}", text)
@@ -98,7 +100,7 @@ def _strip_notation(text: str) -> str:
 
 
 def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
-    """Equal as text, as a number to 1e-4 with or without percent, by parts, or by algebra."""
+    """Return whether two texts are equal: as text, as a number to 1e-4 with or without percent, by parts, or by algebra."""
     if gold.lower() == said.lower():
         return True
     one = _read_number(gold)
@@ -113,7 +115,7 @@ def _is_equal(gold: str, said: str, algebra: bool = True) -> bool:
 
 
 def _read_number(text: str) -> float | None:
-    """The number that a text is, None where it is none."""
+    """Return the number that a text is, None where it is none."""
     whole = _FRACTION.fullmatch(text)
     if whole:
         sign, above, below = whole.group(1, 2, 3) if whole[2] else whole.group(4, 5, 6)
@@ -126,12 +128,13 @@ def _read_number(text: str) -> float | None:
 
 
 def _split_parts(text: str) -> list[str]:
-    """The parts of a tuple or an interval, else the text alone."""
+    """Return the parts of a tuple or an interval, else the text alone."""
     tuple_like = len(text) > 2 and text[0] in "([" and text[-1] in ")]"
     return text[1:-1].split(",") if tuple_like else [text]
 
 
 def _same_by_algebra(gold: str, said: str) -> bool:
+    """Return whether two texts are one expression, or their difference simplifies to 0. What cannot be read is equal to nothing."""
     import sympy
 
     reference = _parse_latex(gold)
@@ -145,7 +148,7 @@ def _same_by_algebra(gold: str, said: str) -> bool:
 
 
 def _parse_latex(text: str) -> Any:
-    """The expression of a LaTeX text; None where it cannot be read."""
+    """Return the expression of a LaTeX text; None where it cannot be read."""
     from latex2sympy2_extended import latex2sympy
 
     try:

@@ -28,6 +28,7 @@ class Exact(Scorer):
     )
 
     def judge(self, text: str, gold: str) -> Score:
+        """Judge the last box, or where there is none the last line."""
         text = text_behind_thinking(text)
         box = last_box(text)
         lines = [line for line in text.splitlines() if line.strip()]
@@ -35,7 +36,7 @@ class Exact(Scorer):
         return Score(said == " ".join(gold.split()), said, "" if said else "missing")
 
     def same(self, a: str, b: str) -> bool:
-        """But for white space."""
+        """Return whether two texts are the same but for white space."""
         return a.split() == b.split()
 
 
@@ -58,6 +59,8 @@ class Choice(Scorer):
         return "" if _stated_letter(gold) else "the answer is no letter from A to Z"
 
     def judge(self, text: str, gold: str) -> Score:
+        """Judge the letter of the last box, else of the last phrase that states one, else a last line of at most four
+        characters."""
         text = text_behind_thinking(text)
         box = last_box(text)
         if box is not None:
@@ -71,11 +74,11 @@ class Choice(Scorer):
         return Score(said == _stated_letter(gold) != "", said, "" if said else "missing")
 
     def same(self, a: str, b: str) -> bool:
-        """The same letter."""
+        """Return whether two answers state the same letter."""
         return _stated_letter(a) == _stated_letter(b)
 
 
 def _stated_letter(text: str) -> str:
-    """The letter of the stated option, in capitals; empty without one."""
+    """Return the letter of the stated option, in capitals; empty without one."""
     match = _LETTER.fullmatch(_DRESS.sub("", text).strip())
     return match[1].upper() if match else ""

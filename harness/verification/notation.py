@@ -60,11 +60,12 @@ _FUNCTION_NAMES = "|".join((*sorted(FUNCTIONS), "max", "min", "gcd", "lcm", "det
 
 
 def _as_function(match: re.Match[str]) -> str:
-    r"""`\operatorname{ln}` is `\ln`."""
+    r"""Write an upright function name as its command: `\operatorname{ln}` is `\ln`."""
     return rf"\{_FUNCTION_ALIASES.get(match[1], match[1])} "
 
 
 def _as_list_of_words(match: re.Match[str]) -> str:
+    r"""Write a list within one text command as a list of them: `\text{red, blue}` has two items."""
     return ", ".join(rf"\text{{{word.strip()}}}" for word in match[1].split(","))
 
 
@@ -72,7 +73,7 @@ _UNIT_LETTERS = frozenset("MTGSHIcdfjknvwR")
 
 
 def _as_letter(match: re.Match[str]) -> str:
-    r"""An upright letter is that letter; behind a number, one that names a unit stays a unit."""
+    """Write an upright letter as that letter; behind a number, one that names a unit stays a unit."""
     before = match.string[: match.start()].rstrip()
     if match[1] in _UNIT_LETTERS and before[-1:].isdigit():
         return match.group()
@@ -180,6 +181,10 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 @lru_cache(maxsize=4_096)
 def normalise_answer(answer: str) -> str:
+    r"""Return the one spelling that an answer shares with others that differ in characters, layout or LaTeX commands alone.
+
+    `½`, `\dfrac12` and `$\frac{1}{2}$.` are all `\frac{1}{2}`. Nothing is computed: `\frac{2}{4}` stays.
+    """
     text = _SPACE.sub(" ", answer)
     if not text.isascii():
         text = _INVISIBLE.sub("", text.translate(_FULL_WIDTH).translate(_CHARACTERS).translate(_GREEK))
@@ -196,7 +201,7 @@ def normalise_answer(answer: str) -> str:
 
 
 def _without_wrapper(text: str) -> str:
-    r"""``{42}`` and ``\mathbf{42}`` are 42."""
+    r"""Return a text without braces around all of it: `{42}` and `\mathbf{42}` are `42`."""
     match = _WRAPPER.match(text)
     if match is None or closing_brace(text, match.end() - 1) != len(text) - 1:
         return text
@@ -204,6 +209,7 @@ def _without_wrapper(text: str) -> str:
 
 
 def unwrap_text(text: str) -> str:
+    """Return a text without the delimiters of a formula around all of it: `$42$` is `42`; `$4$ and $2$` stays."""
     for opening, closing in _WRAPPERS:
         inner = text[len(opening) : -len(closing)]
         if (
@@ -217,13 +223,14 @@ def unwrap_text(text: str) -> str:
 
 
 def _kept_space(match: re.Match[str]) -> str:
+    """Return what stands before a blank, with a mark in the blank's place where it parts two numbers or a command from a letter."""
     following = match.string[match.end()]
     keep = following.isdigit() if match[1].isdigit() else following.isalpha()
     return match[1] + ("\0" if keep else "")
 
 
 def without_blanks(text: str) -> str:
-    """Without white space; `4 2` is not 42."""
+    """Return a text without white space that says nothing: `x + 1` is `x+1`, but `4 2` is not `42`."""
     return re.sub(r"(\\[a-zA-Z]+|\d) (?=[a-zA-Z\d])", _kept_space, text).replace(" ", "").replace("\0", " ")
 
 
@@ -248,6 +255,12 @@ class Items:
 
 
 def split_items(text: str) -> Items:
+    """Split a text into the items that commas, semicolons, unions and words part at its outermost level, without brackets around
+    all.
+
+    `[1, (2, 3))` has the brackets `[)` and the items `1` and `(2, 3)`; `x and y` has none and two items. A text that nothing
+    parts is one item.
+    """
     brackets = ""
     body = text
     for opener in _OPENERS:
@@ -278,6 +291,7 @@ def split_items(text: str) -> Items:
 
 
 def _closes_at_end(text: str, start: int, end: int) -> bool:
+    """Return whether no bracket between two places closes the one that was opened before them: not so in `(a)(b)`."""
     depth = 1
     for match in re.finditer(r"\\[{}]|[()\[\]]|\\[lr]angle", text[start:end]):
         depth += 1 if match.group() in ("(", "[", "\\{", "\\langle") else -1
@@ -287,7 +301,7 @@ def _closes_at_end(text: str, start: int, end: int) -> bool:
 
 
 def expand_signs(items: Items) -> Items:
-    r"""With `a \pm b` as two values."""
+    r"""Return items with each `a \pm b` as two values; a tuple with such signs becomes a list of tuples."""
     signed = sum(_PLUS_MINUS.search(item) is not None for item in items.items)
     if signed and items.brackets == "()" and len(items.items) > 1:
         points = _both_signs(f"({', '.join(items.items)})")
@@ -297,7 +311,7 @@ def expand_signs(items: Items) -> Items:
 
 
 def _both_signs(item: str) -> list[str]:
-    r"""A value for each sign; in a tuple without `\mp` each `\pm` chooses for itself."""
+    r"""Return an item's value for each sign; in a tuple without `\mp` each `\pm` chooses for itself."""
     marks = _PLUS_MINUS.findall(item)
     if not marks:
         return [item]
@@ -310,6 +324,6 @@ def _both_signs(item: str) -> list[str]:
 
 
 def _with_signs(text: str, plus: str, minus: str) -> str:
-    """A text in which plus-minus and minus-plus are these signs."""
+    """Return a text with these signs in the place of plus-minus and minus-plus."""
     text = re.sub(r"\\pm(?![a-zA-Z])", plus, text)
     return re.sub(r"\\mp(?![a-zA-Z])", minus, text).lstrip("+ ")

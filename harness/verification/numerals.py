@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from fractions import Fraction
 from functools import lru_cache
 
@@ -116,6 +117,21 @@ def read_phrase(text: str) -> Phrase | None:
     return Phrase(reader.factor, False, frozenset((name, power) for name, power in reader.units.items() if power))
 
 
+class _Word(Enum):
+    """What a word behind a number is; `_PhraseReader._read_word` has a table of them."""
+
+    DIVISOR = auto()
+    EXPONENT_BEHIND = auto()
+    CIRCUMSTANCE = auto()
+    SCALE = auto()
+    EXPONENT_BEFORE = auto()
+    LETTER = auto()
+    TWO_UNITS = auto()
+    UNIT = auto()
+    OTHER_VALUE = auto()
+    NOUN = auto()
+
+
 @dataclass(slots=True)
 class _PhraseReader:
     """What has been read of a phrase, token by token. Its methods return whether the token can stand there.
@@ -146,6 +162,7 @@ class _PhraseReader:
         return True
 
     def _read_brace(self, opens: bool) -> bool:
+        """Read a brace of the text command; one within another cannot stand there, nor one that closes nothing."""
         if self.inside is opens:
             return False
         self.inside = opens
@@ -153,6 +170,7 @@ class _PhraseReader:
         return True
 
     def _read_power(self, exponent: int) -> bool:
+        """Raise the unit just read: `^2` behind `m`. It has been counted once, so the rest is added."""
         if not self.last:
             return False
         self.units[self.last] += (exponent - 1) * self.sign
@@ -160,41 +178,81 @@ class _PhraseReader:
         return True
 
     def _begin_divisor(self) -> None:
+        """Begin what the value is divided by: units behind `/` and `per` count with the other sign, to the phrase's end."""
         self.sign = -1
         self.circumstance = False
         self.wants_noun = True
 
     def _read_word(self, word: str, behind: str) -> bool:
+        r"""Read a word; which of these it is, the first line that fits decides. False where the phrase may be another value.
+
+        per, a, an              what follows divides             30 km per hour, 3 dollars a day
+        squared, cubed          raise the unit before them       5 feet squared
+        of, for, in, the ...    units no longer say how much     5 eggs for the day (no time)
+        dozen, million, thirds  multiply                         3 dozen, 2 thirds
+        square, cubic           raise the unit behind them       5 square feet
+        a single letter         a unit, or no word at all        5 \text{ m}; `5 x` is another value
+        mph, kmh                two units                        30 mph
+        meters, dollars         a unit                           5 meters
+        or, plus, nine, pi ...  another value                    7 or 8, 3 plus 4; also words without a vowel, and very short ones
+        any other               only names what was counted      42 apples
+        """
+        lower = word.lower()
+        singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
+        kind = self._kind_of_word(word, singular, behind)
+        if kind is not _Word.DIVISOR:
+            self.wants_noun = False
+        match kind:
+            case _Word.DIVISOR:
+                self._begin_divisor()
+            case _Word.EXPONENT_BEHIND:
+                self.units[self.last] += (_RAISED_WORDS[lower] - 1) * self.sign
+            case _Word.CIRCUMSTANCE:
+                self.circumstance = True
+            case _Word.SCALE:
+                self.factor *= _SCALES[singular]
+            case _Word.EXPONENT_BEFORE:
+                self.power = _POWERS[lower]
+            case _Word.LETTER:
+                return self._read_letter(word)
+            case _Word.TWO_UNITS:
+                for name, exponent in _COMPOUND[lower].items():
+                    self.units[name] += exponent * self.sign
+            case _Word.UNIT:
+                self.last = _UNITS[singular]
+                self.units[self.last] += self.power * self.sign
+                self.power = 1
+            case _Word.NOUN:
+                self.last = ""
+        return kind is not _Word.OTHER_VALUE
+
+    def _kind_of_word(self, word: str, singular: str, behind: str) -> _Word:
+        """Tell what a word is at this place of the phrase. singular: without its plural ending. behind: the text that follows."""
         lower = word.lower()
         if lower in ("per", "a", "an"):
-            self._begin_divisor()
-            return True
-        self.wants_noun = False
-        singular = lower if lower in _UNITS or lower in _SCALES else _singular_of(lower)
+            return _Word.DIVISOR
         if lower in _RAISED_WORDS and self.last:
-            self.units[self.last] += (_RAISED_WORDS[lower] - 1) * self.sign
-        elif lower in _CIRCUMSTANCE and (lower != "in" or re.match(r"[\s}]*[A-Za-z]", behind)):
-            self.circumstance = True
-        elif singular in _SCALES:
-            self.factor *= _SCALES[singular]
-        elif lower in _POWERS:
-            self.power = _POWERS[lower]
-        elif len(word) == 1:
-            return self._read_letter(word)
-        elif lower in _COMPOUND:
-            for name, exponent in _COMPOUND[lower].items():
-                self.units[name] += exponent * self.sign
-        elif singular in _UNITS and not self.circumstance:
-            self.last = _UNITS[singular]
-            self.units[self.last] += self.power * self.sign
-            self.power = 1
-        elif _may_change_value(lower, singular) or len(word) < (2 if self.inside else 3):
-            return False
-        else:
-            self.last = ""
-        return True
+            return _Word.EXPONENT_BEHIND
+        is_inch = lower == "in" and not re.match(r"[\s}]*[A-Za-z]", behind)  # `12 in` with nothing behind it
+        if lower in _CIRCUMSTANCE and not is_inch:
+            return _Word.CIRCUMSTANCE
+        if singular in _SCALES:
+            return _Word.SCALE
+        if lower in _POWERS:
+            return _Word.EXPONENT_BEFORE
+        if len(word) == 1:
+            return _Word.LETTER
+        if lower in _COMPOUND:
+            return _Word.TWO_UNITS
+        if singular in _UNITS and not self.circumstance:
+            return _Word.UNIT
+        shortest = 2 if self.inside else 3
+        if _may_change_value(lower, singular) or len(word) < shortest:
+            return _Word.OTHER_VALUE
+        return _Word.NOUN
 
     def _read_letter(self, letter: str) -> bool:
+        r"""Read a letter as a unit, inside `\text` or behind another unit; elsewhere it is a variable, and cannot stand there."""
         if letter not in _LETTERS or not (self.inside or self.units):
             return False
         self.last = _LETTER_UNITS.get(letter, letter.lower())
@@ -203,19 +261,19 @@ class _PhraseReader:
 
 
 def _may_change_value(word: str, singular: str) -> bool:
-    """Whether a word makes another value, or has no vowel and so may be a symbol."""
+    """Return whether a word makes another value, or has no vowel and so may be a symbol."""
     return word in _OTHER_VALUE or singular in _OTHER_VALUE or not re.search("[aeiou]|.y.|y..", word)
 
 
 def _singular_of(word: str) -> str:
-    """An English noun without its plural ending."""
+    """Return an English noun without its plural ending."""
     if word.endswith("ies"):
         return word.removesuffix("ies") + "y"
     return word.removesuffix("s")
 
 
 def is_label(text: str) -> bool:
-    """Whether words only name a value."""
+    r"""Return whether words only name a value: those of `\text{Area}`, but not of `\text{twice the area}`."""
     words = re.findall(r"[A-Za-z]+", text.lower())
     return not re.search(r"[\d$=<>+*^/]", text) and not any(
         word in _OTHER_VALUE or word in _SCALES or _singular_of(word) in _SCALES for word in words
@@ -223,12 +281,12 @@ def is_label(text: str) -> bool:
 
 
 def is_connective(word: str) -> bool:
-    """Whether a word makes another value only together with one that follows: `7 or 8`."""
+    """Return whether a word makes another value only together with one that follows: `7 or 8`."""
     return word.lower().strip(".,;:") in _ALTERNATIVE_WORDS
 
 
 def without_adverb(text: str) -> str:
-    """Without `approximately`, `a total of` and the like."""
+    """Return a text without `approximately`, `a total of` and the like before its value."""
     match = _ADVERB.match(text)
     if match and match.group().count("{") == match.group().count("}"):
         return text[match.end() :]
@@ -263,7 +321,7 @@ _DEGREE = frozenset({("degree", 1)})
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """places: of a decimal."""
+    """A number as it is written: `41_6` has the radix 6; `3.50` has two places, a fraction or a power has None."""
 
     value: Fraction
     percent: bool = False
@@ -274,7 +332,10 @@ class Numeral:
 
 @lru_cache(maxsize=8_192)
 def parse_numeral(text: str) -> Numeral | None:
-    """None where it is none, or too long."""
+    r"""Read a number with its words: `3 \frac{1}{2}`, `$1,200`, `44\%`, `3 \times 10^{8} \text{ m/s}`, `41_6`.
+
+    None where the text is no single number, as `3+4`, or has more than MAX_DIGITS digits in a row.
+    """
     text = _strip_parentheses(text.strip())
     if not text or len(text) > 3 * MAX_DIGITS or re.search(rf"\d{{{MAX_DIGITS + 1}}}", text):
         return None
@@ -307,9 +368,11 @@ _EXACT = Fraction(0)
 
 
 def same_number(gold: Numeral, answer: Numeral, error: Fraction = _EXACT) -> bool:
-    """Return whether two numbers are the same, or differ by at most the `error` that the gold allows. Known units must agree. A
-    percent sign may mean the hundredth, or from 1 on the bare number; six right digits answer a fraction without a finite
-    decimal."""
+    """Return whether two numbers are the same, or differ by at most the `error` that the gold allows.
+
+    Known units must agree. A percent sign may mean the hundredth, or from 1 on the bare number: `44%` answers 0.44 and 44. Six
+    right digits answer a fraction that has no finite decimal.
+    """
     if gold.unit and answer.unit and gold.unit != answer.unit:
         return False
     if (gold.unit and answer.percent) or (answer.unit and gold.percent):
@@ -331,18 +394,19 @@ def same_number(gold: Numeral, answer: Numeral, error: Fraction = _EXACT) -> boo
 
 
 def _strip_parentheses(text: str) -> str:
+    """Return a text without brackets around all of it, `(7)` as `7`, where nothing inside has brackets or commas."""
     while len(text) > 2 and text[0] + text[-1] in ("()", "{}") and not re.search(r"[(){},]", text[1:-1]):
         text = text[1:-1].strip()
     return text
 
 
 def _read_digits(digits: str) -> Fraction:
-    """The number of digits with separators."""
+    """Return the number that digits with separators write, `1,200.50`."""
     return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
 
 
 def _value_of_match(match: re.Match[str]) -> Fraction | None:
-    """The exact value of a matched numeral; None where its denominator is 0 or it is too large."""
+    """Return the exact value of a matched numeral; None where its denominator is 0 or it is too large."""
     top = match["top"] or match["top2"]
     bottom = match["bottom"] or match["bottom2"]
     if top:
@@ -376,7 +440,7 @@ def _value_of_match(match: re.Match[str]) -> Fraction | None:
 
 
 def _read_tail(tail: str) -> Phrase | None:
-    """The unit or words behind a number; None where they are something else."""
+    r"""Read the unit or words behind a number; None where they are something else. `^\circ \text{C}` is a degree."""
     tail = tail.strip()
     if tail.startswith(r"^\circ"):
         rest = tail.removeprefix(r"^\circ").strip()
@@ -385,7 +449,7 @@ def _read_tail(tail: str) -> Phrase | None:
 
 
 def split_unit(text: str) -> tuple[str, Phrase]:
-    """An expression and the words behind it."""
+    r"""Split a text into an expression and the words behind it: `2\sqrt{3} \text{ cm}`; words that may change its value stay."""
     for start in re.finditer(r"(?<=[^\s{(^_])\s*\\text\s*\{|(?<=[\d})\]a-z])\s(?=[A-Za-z]{2})", text):
         phrase = read_phrase(text[start.start() :])
         if phrase is not None and ("\\text" in start.group() or phrase.unit or phrase.factor != 1):

@@ -54,7 +54,7 @@ Reply = tuple[Verdict, float]
 
 
 def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) -> None:
-    """Raises BrokenPipeError where the reader is gone, or takes nothing for so many seconds."""
+    """Write a message behind its length. Raises BrokenPipeError where the reader is gone, or takes nothing for so many seconds."""
     data = memoryview(struct.pack("<I", len(message)) + message)
     while data:
         if not select.select([], [stream], [], seconds)[1]:
@@ -63,7 +63,7 @@ def write_frame(stream: FileIO, message: bytes, seconds: float | None = None) ->
 
 
 def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
-    """Empty where the other side is gone or talks nonsense, None after the deadline."""
+    """Read the next message; empty where the other side is gone or talks nonsense, None after so many seconds."""
     deadline = None if seconds is None else time.monotonic() + seconds
     head = _read_until(stream, 4, deadline)
     if not head:
@@ -73,6 +73,7 @@ def read_frame(stream: FileIO, seconds: float | None = None) -> bytes | None:
 
 
 def _read_until(stream: FileIO, size: int, deadline: float | None) -> bytes | None:
+    """Read so many bytes; empty where the other side is gone, None after the deadline, which is of `time.monotonic`."""
     parts = bytearray()
     while len(parts) < size:
         patience = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -94,7 +95,7 @@ _asked = threading.local()
 
 
 def asked_seconds() -> float:
-    """CPU-seconds for the calling thread, killed processes included."""
+    """Return the CPU-seconds of worker processes for the calling thread, killed ones included."""
     seconds: float = getattr(_asked, "seconds", 0.0)
     return seconds
 
@@ -115,7 +116,7 @@ class _Worker:
         )
 
     def reply(self, seconds: float) -> Reply | str:
-        """The reply, or why the process is dead."""
+        """Return the reply, or why the process is dead."""
         body = read_frame(cast(FileIO, self.process.stdout), seconds)
         if body:
             reply: Reply = msgspec.msgpack.decode(body, type=Reply)
@@ -124,6 +125,7 @@ class _Worker:
         return "timeout" if body is None else f"crash: exit status {self.process.returncode}"
 
     def ask(self, question: JudgedQuestion) -> Reply | str:
+        """Send a question and wait for its reply; a worker that takes no more in is found dead by `reply`."""
         with suppress(BrokenPipeError):
             write_frame(
                 cast(FileIO, self.process.stdin), msgspec.msgpack.encode(question), question.scorer.wall_seconds
@@ -131,7 +133,8 @@ class _Worker:
         return self.reply(question.scorer.wall_seconds)
 
     def kill(self, patience: float = 0.0) -> None:
-        """patience: seconds to end by itself."""
+        """End the process, and count the CPU-seconds of it and of all that it started. patience: seconds that it has to end by
+        itself."""
         with suppress(psutil.Error):
             worker = psutil.Process(self.process.pid)
             self.used = max(self.used, sum(sum(p.cpu_times()[:4]) for p in (worker, *worker.children(recursive=True))))
@@ -164,7 +167,10 @@ class WorkerPool:
         self._finalizer = weakref.finalize(self, _kill_all, self._idle, self._owner)
 
     def decide(self, questions: Sequence[JudgedQuestion]) -> list[Verdict]:
-        """In order. Raises VerificationError where workers do not start."""
+        """Return the verdicts on questions, in order. Raises VerificationError where workers do not start.
+
+        Workers belong to the process that made them: after a fork the child starts its own.
+        """
         if os.getpid() != self._owner:
             self._register_cleanup()
         verdicts = []
@@ -179,10 +185,15 @@ class WorkerPool:
         return verdicts
 
     def close(self) -> None:
-        """Idempotent; may be asked again."""
+        """End the workers. It may be called again, and the pool asked again."""
         _kill_all(self._idle, self._owner)
 
     def _decide_in_order(self, question: JudgedQuestion) -> Reply:
+        """Ask a worker one question, and a second one where the first was killed; return the verdict and the CPU-seconds of both.
+
+        A worker that another process killed says nothing about the answer, so one repetition is fair. After a second death it
+        is invalid.
+        """
         seconds = 0.0
         for _ in range(2):
             worker = self._take_worker()
@@ -203,7 +214,7 @@ class WorkerPool:
         return verdict, seconds
 
     def _take_worker(self) -> _Worker:
-        """A free worker, started where there is none. Raises VerificationError."""
+        """Return a free worker, started where there is none. Raises VerificationError."""
         with suppress(IndexError):
             while (worker := self._idle.pop()).process.poll() is not None:
                 worker.kill()
@@ -225,6 +236,11 @@ _CALLS = 500_000  # of Python functions for an answer: half a CPU-second and mor
 
 
 def serve() -> None:
+    """Answer questions from standard input until it is closed; what runs in a worker process.
+
+    A child is forked for each question of mathematics, from a parent that has imported everything and answered nothing, and the
+    parent tells how a child died. It returns where a child found that nobody asks any more.
+    """
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the parent gets them too; it closes stdin or kills
         signal.signal(ignored, signal.SIG_IGN)
     requests = FileIO(os.dup(0))
@@ -260,13 +276,17 @@ def _send_verdict(replies: FileIO, verdict: Verdict, before: float = 0.0) -> Non
 
 
 def _cpu_seconds_used() -> float:
-    """CPU-seconds of this process and its children."""
+    """Return the CPU-seconds of this process and its children."""
     books = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(book.ru_utime + book.ru_stime for book in books)
 
 
 def _answer_request(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: float) -> int:
-    """`busy` falls before the reply: one too many would answer the next question."""
+    """Answer questions in a forked child and return its exit status: 0 where nobody asks any more, else `_RENEW`.
+
+    `busy` falls before the reply is sent: where the child dies between the two, the parent must not send another reply, which
+    would answer the next question. before: CPU-seconds of earlier children.
+    """
     with suppress(AttributeError, OSError):  # Linux only
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     while body := read_frame(requests):
@@ -284,7 +304,7 @@ def _answer_request(requests: FileIO, replies: FileIO, busy: mmap.mmap, before: 
 
 
 def _verdict_of_death(status: int) -> Verdict:
-    """The verdict on a question whose process ended like this."""
+    """Return the verdict on a question whose process ended like this."""
     if status == -signal.SIGPROF:
         return Verdict("invalid", "timeout: CPU time")
     name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
@@ -295,7 +315,7 @@ def _verdict_of_death(status: int) -> Verdict:
 
 @cache
 def _load_scorer(reference: str) -> Scorer | str:
-    """The scorer of a reference, or why it does not load."""
+    """Return the scorer of a reference, or why it does not load."""
     try:
         scorer: Scorer = pkgutil.resolve_name(reference)()
         scorer.prepare()
@@ -305,7 +325,7 @@ def _load_scorer(reference: str) -> Scorer | str:
 
 
 def judge_within_work(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
-    """A verdict of mathematics under the limit of work; of another scorer, which may start programs, without."""
+    """Judge a question: of mathematics under the limit of work; of another scorer, which may start programs, without."""
     if question.scorer.reference != MATH.reference:
         return judge_question(question, scorer)
     limit = WorkLimit(_CALLS)
@@ -318,7 +338,7 @@ def judge_within_work(question: JudgedQuestion, scorer: Scorer | str) -> Verdict
 
 
 def judge_question(question: JudgedQuestion, scorer: Scorer | str) -> Verdict:
-    """Limits are the answer's fault; a failing scorer leaves it undecided."""
+    """Judge a question. Limits are the answer's fault and make it wrong; a failing scorer leaves it undecided, and so invalid."""
     if isinstance(scorer, str):
         return Verdict("invalid", scorer)
     try:

@@ -71,6 +71,8 @@ class Python(Scorer):
         return "" if has_no_network() else "this kernel lets no process give up its network: programs may use it"
 
     def judge(self, text: str, gold: str) -> Score:
+        """Judge the program of a response. One that was killed runs once more, as the machine's lack of memory may have
+        killed it."""
         program = program_in(text_behind_thinking(text))
         if not program:
             return Score(False, reason="missing")
@@ -81,15 +83,17 @@ class Python(Scorer):
 
 
 def program_in(text: str) -> str:
-    """The last Python block, else the last block, else the text."""
+    """Return the last Python block, else the last block, else the text."""
     blocks = [(kind.lower(), code) for kind, code in _FENCE.findall(text)]
     own = [code for kind, code in blocks if kind in ("python", "py", "python3")] or [code for _, code in blocks]
     return (own[-1] if own else text).strip("\n").rstrip()
 
 
 def run_program(program: str, tests: str) -> str:
-    """Why it fails, else empty. Raises Undecided where the sandbox fails before the program, or where tests that pass take too
-    long when they run again."""
+    """Return why a program fails its tests, empty where it passes.
+
+    Raises Undecided where the sandbox fails before the program, or where tests that pass take too long when they run again.
+    """
     steps = steps_of(tests)
     if steps:
         return _run_steps(program, steps)
@@ -106,7 +110,8 @@ def run_program(program: str, tests: str) -> str:
 
 
 def _run_steps(program: str, steps: list[Step]) -> str:
-    """Why the program or a step fails in a process of its own, else empty. Raises Undecided where the sandbox does not start."""
+    """Return why the program or a step fails in a process of its own, else empty. Raises Undecided where the sandbox does not
+    start."""
     with tempfile.TemporaryDirectory(prefix="harness-python-", ignore_cleanup_errors=True) as folder:
         try:
             process = subprocess.Popen(
@@ -125,6 +130,10 @@ def _run_steps(program: str, steps: list[Step]) -> str:
 def _watch_program(
     process: subprocess.Popen[bytes], heard: FileIO, asking: FileIO, program: str, steps: list[Step]
 ) -> str:
+    """Hand the program and the steps to the sandbox one by one, and return why one fails, else empty.
+
+    All steps together have `WALL_SECONDS`. heard, asking: the sandbox's output and input.
+    """
     if read_frame(heard, START_SECONDS) != b"ready":
         raise Undecided("the sandbox does not start")
     try:
@@ -151,6 +160,7 @@ def _watch_program(
 
 
 def _explain_end(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
+    """Return why a program has failed, by the last words of its process or by how that ended. reply: None where time was up."""
     if reply is None:
         return "over-limit: time"
     if reply.startswith(b"failed "):
@@ -164,6 +174,7 @@ def _explain_end(process: subprocess.Popen[bytes], reply: bytes | None) -> str:
 
 
 def _kill_program(process: subprocess.Popen[bytes]) -> None:
+    """End a program's process with all that it has started, and close its pipes."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -175,7 +186,7 @@ def _kill_program(process: subprocess.Popen[bytes]) -> None:
 
 @cache
 def has_no_network() -> bool:
-    """Whether a process here can give it up."""
+    """Return whether a process here can give up its network."""
     code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_NEW_USER | _NEW_NETWORK}) != 0)"
     try:
         done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20)

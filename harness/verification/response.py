@@ -44,7 +44,7 @@ THINKING_CLOSES = (
 
 
 def text_behind_thinking(text: str) -> str:
-    """What follows the last closing mark of thinking; empty where thinking was opened again, or never closed.
+    """Return what follows the last closing mark of thinking; empty where thinking was opened again, or never closed.
 
     A response may close what its prompt has opened, so a closing mark counts without an opening one.
     """
@@ -86,7 +86,7 @@ class _Box(NamedTuple):
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Where the brace at `start` closes; None beyond 65,536 characters."""
+    """Return where the brace at `start` closes; None where it does not within 65,536 characters."""
     depth = 0
     for brace in _BRACE.finditer(text, start, start + (1 << 16)):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
@@ -96,17 +96,18 @@ def closing_brace(text: str, start: int) -> int | None:
 
 
 def read_box(text: str, start: int) -> str | None:
-    """What a box that opens at `start` holds; None where its brace never closes."""
+    """Return what a box that opens at `start` holds; None where its brace never closes."""
     return _read_box(text, start, start).content
 
 
 def last_box(text: str) -> str | None:
-    """What the last box holds that holds something; empty where its brace never closes, None without any box."""
+    """Return what the last box holds that holds something; empty where its brace never closes, None without any box."""
     box = next(_boxes_from_the_end(text), None)
     return None if box is None else (box.content or "").strip()
 
 
 def _read_box(text: str, start: int, opening: int) -> _Box:
+    r"""Read the box whose command begins at `start` and whose content at `opening`; without a brace, `\boxed 42`, only a number."""
     if text[opening : opening + 1] != "{":
         number = _BARE_NUMBER.match(text, opening)
         if number is None:
@@ -125,7 +126,7 @@ def _read_box(text: str, start: int, opening: int) -> _Box:
 
 
 def _boxes_from_the_end(text: str) -> Iterator[_Box]:
-    """Boxes that hold something, the last first; of a box in a box, the inner one and then the outer one."""
+    """Yield the boxes that hold something, the last first; of a box in a box, the inner one and then the outer one."""
     end = len(text)
     while (end := text.rfind("box", 0, end)) >= 0:
         command = _BOX.match(text, end)
@@ -144,7 +145,11 @@ class _Marked(NamedTuple):
 
 
 def _last_boxes(text: str) -> _Marked | None:
-    """The last box, with those that stand side by side with it as one list."""
+    r"""Read the last box, with those that stand side by side with it as one list: `$\boxed{3}$ and $\boxed{5}$` is `3, 5`.
+
+    It goes from box to box towards the beginning, until words that are no joint stand between two. `x=\boxed{2},\ y=\boxed{9}`
+    keeps its names; a box repeated at once counts once. None without any box.
+    """
     boxes = _boxes_from_the_end(text)
     last = next(boxes, None)
     if last is None:
@@ -186,7 +191,7 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
 def _last_tag(text: str) -> _Marked | None:
-    """What the last answer tag holds that holds something; the end of the response may close it."""
+    """Return what the last answer tag holds that holds something; the end of the response may close it."""
     tail = text[-_TAIL:]
     cut = len(text) - len(tail)
     end = len(tail)
@@ -200,6 +205,7 @@ def _last_tag(text: str) -> _Marked | None:
 
 
 def _read_tag(content: str) -> str:
+    """Read the answer in a tag: its box, what it states, the whole where it is one formula or a few words, else its last value."""
     boxes = _last_boxes(content)
     if boxes is not None:
         return boxes.answer
@@ -260,7 +266,7 @@ _MOST_PHRASES = 64
 
 
 def _last_stated(text: str) -> str | None:
-    """What follows the last answer phrase that something follows; None without any."""
+    """Return what follows the last answer phrase that something follows; None without any."""
     ends = [phrase.end() for phrase in _PHRASE.finditer(text) if not _is_title(text, phrase)]
     for end in reversed(ends[-_MOST_PHRASES:]):
         stated = _read_statement(text[end : end + _TAIL])
@@ -270,7 +276,7 @@ def _last_stated(text: str) -> str | None:
 
 
 def _is_title(text: str, phrase: re.Match[str]) -> bool:
-    """Whether `####` opens a title with text under it, as in Markdown."""
+    """Return whether `####` opens a title with text under it, as in Markdown."""
     if phrase.group() != "####" or not _HEADING.match(text, phrase.end()):
         return False
     line_end = text.find("\n", phrase.end())
@@ -278,7 +284,10 @@ def _is_title(text: str, phrase: re.Match[str]) -> bool:
 
 
 def _read_statement(rest: str) -> str:
-    """To the sentence's end or a reason; a lone formula where no other value follows."""
+    """Return the answer that stands behind an answer phrase: up to the sentence's end or a reason (`7, because ...`).
+
+    A formula that comes first is the answer where mere words follow it (`$7$ apples`); a list goes on behind it (`$2$ or $9$`).
+    """
     rest = rest.lstrip(" \t:：*=\n>`_")
     rest = rest[match.end() :] if (match := _LEADING.match(rest)) else rest
     for opening, closing in _MATH:
@@ -297,7 +306,7 @@ def _read_statement(rest: str) -> str:
 
 
 def _cut_clause(text: str) -> str:
-    """A statement up to the end of its clause."""
+    """Return a statement up to the end of its clause: a sentence's end, a reason, or an aside behind a comma (`7, which ...`)."""
     end = _SENTENCE_END.search(text)
     clause = _REASON.split(text[: end.start()] if end else text, maxsplit=1)[0]
     aside = next((comma for comma in _ASIDE.finditer(clause) if is_label(comma[1])), None)
@@ -305,7 +314,7 @@ def _cut_clause(text: str) -> str:
 
 
 def _strip_marks(text: str) -> str:
-    r"""Without emphasis, and without a closing delimiter whose opening one stands before the phrase (`\[Answer: 7\]`)."""
+    r"""Return a text without emphasis, and without a closing delimiter that was opened before the phrase (`\[Answer: 7\]`)."""
     text = text.strip(" \t\n*`_")
     for opening, closing in (("\\[", "\\]"), ("\\(", "\\)"), ("$", "$")):
         if text.endswith(closing) and opening not in text[: -len(closing)]:
@@ -357,7 +366,11 @@ class _Item(NamedTuple):
 
 
 def _last_value(text: str) -> str:
-    """Of the last sentence with a value, its last formula or number as a whole; else a chosen letter, else nothing."""
+    """Return the value of the last sentence that has one (`_value_of_sentence`); else a chosen letter, else nothing.
+
+    Formulas are taken out while sentences are told apart: a point within `$3.5$` ends none. A sentence that refuses an answer (`it
+    is not 7`) is passed over, and its formulas with it.
+    """
     tail = text[-_TAIL:]
     formulas: list[str] = []
 
@@ -382,6 +395,7 @@ def _last_value(text: str) -> str:
 
 
 def _split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text that are not blank, without the mark that ends them."""
     sentences = list[str]()
     start = 0
     for end in _SENTENCE_END.finditer(text):
@@ -392,37 +406,60 @@ def _split_sentences(text: str) -> list[str]:
 
 
 def _value_of_sentence(sentence: str, formulas: list[str]) -> str:
+    r"""Return the value that a sentence states last, by the first line that fits; empty where it states none.
+
+        no values but names         the last name                 Therefore it is $x$.        x
+        equations at the end        all of them                   so x = 2 and y = 3          x = 2 and y = 3
+        several values, a list      all of them                   The roots are 3 and 5.      3, 5
+        a bound before the last     with the bound, as no value   It is more than 7.          more than 7
+        a formula                   the last one                  Thus $p = \frac{1}{2}$.     p = \frac{1}{2}
+        a number, a unit's letter   the number with its unit      It is 5 m.                  5 \text{ m}
+        a number                    with words that matter        It costs 7 plus tips.       7 plus tips
+
+    formulas: those of the sentence, which has a placeholder for each. Several values are a list where all are formulas, or where
+    words such as `are` come before them; else the last one counts.
+    """
     items = list(_items_of_sentence(sentence, formulas))
     values = [item for item in items if not (item.is_formula and _SOLE_NAME.fullmatch(item.text))]
     if not values:
         return items[-1].text if items else ""
-    first = last = len(values) - 1
-    while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
-        first -= 1
-    together = [item.text for item in values[first:]]
     equations = _EQUATIONS.search(sentence)
     if equations:
         return equations[1]
-    if len(together) > 1 and (all(i.is_formula for i in values[first:]) or _opens_list(sentence, values[first])):
-        return ", ".join(together)
-    item = values[last]
-    bound = _BOUND_BEFORE.search(sentence, 0, item.start)
-    if bound:  # `more than 7` is not 7
-        return bound.group().strip() + " " + item.text
-    if item.is_formula:
-        return item.text
-    measured = _MEASURED.fullmatch(item.text)
+    together = _values_side_by_side(sentence, values)
+    if len(together) > 1 and (all(item.is_formula for item in together) or _opens_list(sentence, together[0])):
+        return ", ".join(item.text for item in together)
+    last = values[-1]
+    bound = _BOUND_BEFORE.search(sentence, 0, last.start)
+    if bound:
+        return bound.group().strip() + " " + last.text
+    if last.is_formula:
+        return last.text
+    measured = _MEASURED.fullmatch(last.text)
     if measured:  # in prose a letter behind a number and a blank is a unit
         return rf"{measured[1]} \text{{ {measured[2]}}}"
-    return item.text + _words_behind(sentence[item.end :])
+    return last.text + _words_behind(sentence[last.end :])
+
+
+def _values_side_by_side(sentence: str, values: list[_Item]) -> list[_Item]:
+    """Return the last of the values, and those before it that only commas, `and` or `or` part from it."""
+    first = len(values) - 1
+    while first and _JOINS.fullmatch(sentence, values[first - 1].end, values[first].start):
+        first -= 1
+    return values[first:]
 
 
 def _opens_list(sentence: str, item: _Item) -> bool:
+    """Return whether a value stands where a list may begin: behind `are`, `obtain`, an equality sign, or first of all."""
     return _OPENS_LIST.search(sentence, 0, item.start) is not None
 
 
 def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
-    """Formulas, and runs of words that are mathematics; a number and a formula that is its unit are one."""
+    r"""Yield formulas, and runs of words that are mathematics (`x + 3`); a number and a formula that is its unit are one.
+
+    In `the sum 3 + 4 is 7 $\text{ cm}$` they are `3 + 4` and `7 \text{ cm}`. A run ends where a word is no mathematics, or where a
+    comma outside brackets ends one of its words.
+    """
     remaining = iter(formulas)
     found: list[_Item] = []
     position = 0
@@ -460,7 +497,7 @@ def _items_of_sentence(sentence: str, formulas: list[str]) -> Iterator[_Item]:
 
 
 def _is_mathematics(word: str) -> bool:
-    """Whether a word outside a formula is a part of one; an article or a number with its unit is none."""
+    """Return whether a word outside a formula is a part of one; an article or a number with its unit (`5cm`) is none."""
     text = word.strip("*`_\"'") or "*"
     return (
         _MATH_WORD.fullmatch(text) is not None
@@ -470,17 +507,22 @@ def _is_mathematics(word: str) -> bool:
 
 
 def _has_ended(run: str) -> bool:
-    """Whether a run of mathematics ends here: `3, 5` are two numbers, `(3, 5)` is one value."""
+    """Return whether a run of mathematics ends here: `3, 5` are two numbers, `(3, 5)` is one value."""
     before = run.rstrip()
     return before.endswith((",", ";", ":")) and not _is_open(before)
 
 
 def _is_open(text: str) -> bool:
+    """Return whether a bracket of a text is still open at its end."""
     return sum(text.count(mark) for mark in "([{") > sum(text.count(mark) for mark in ")]}")
 
 
 def _plain_item(sentence: str, start: int, end: int) -> _Item | None:
-    """The mathematics in a part of a sentence without words; None where there is no value."""
+    """Read a part of a sentence without words as one item; None where there is no value.
+
+    Marks around it and a dash before it are left out; of a score, `7-5`, and of an equation of a letter, `x=-5`, the last number
+    counts. start, end: of the part.
+    """
     text = sentence[start:end]
     offset = len(text) - len(text.lstrip(" \t*`_\"',;:"))
     text = text.strip(" \t*`_\"',;:")
@@ -499,7 +541,10 @@ def _plain_item(sentence: str, start: int, end: int) -> _Item | None:
 
 
 def _words_behind(text: str) -> str:
-    """The words behind a number that make another value of it, or name its unit."""
+    """Return the words behind a number that may make another value of it, or name its unit; empty where they are mere nouns.
+
+    `7 percent of them` gives ` percent`, `7 plus tips` gives ` plus tips` since it is not 7, and `7 apples` gives nothing.
+    """
     clause = _cut_clause(text)
     words = re.findall(r"\S+", clause)[:6]
     if not words or not words[0][0].isalpha():
@@ -518,7 +563,7 @@ def _words_behind(text: str) -> str:
 
 
 def read_answer(text: str) -> str:
-    """A response's answer as it was written; empty without one, and where the last box is never closed."""
+    """Return a response's answer as it was written; empty without one, and where the last box is never closed."""
     visible = _EMPTY_BOX.sub("", text_behind_thinking(text))
     boxes = _last_boxes(visible)
     tag = _last_tag(visible)

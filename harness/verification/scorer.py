@@ -54,8 +54,10 @@ class Called(NamedTuple):
 
 
 def digest_if_long(answer: str) -> str:
-    """A read answer, short enough to be kept whole: of a longer one its beginning and a digest of all of it, so that two are
-    the same only where all of their text is."""
+    """Return a read answer, short enough to be kept whole.
+
+    Of a longer one it is the beginning and a digest of all of it, so that two are the same only where all of their text is.
+    """
     if len(answer) <= KEPT:
         return answer
     mark = _CUT + blake2b(answer.encode("utf-8", "backslashreplace"), digest_size=_DIGEST).hexdigest()
@@ -63,7 +65,7 @@ def digest_if_long(answer: str) -> str:
 
 
 def beginning_of(extracted: str) -> str:
-    """What `digest_if_long` has kept of an answer's own text."""
+    """Return what `digest_if_long` has kept of an answer's own text: all of a short one."""
     head, mark, digest = extracted.rpartition(_CUT)
     if mark and len(extracted) == KEPT and len(digest) == 2 * _DIGEST:
         return head
@@ -82,8 +84,10 @@ _UNESCAPED = re.compile(r"\n(?:eq?|u|abla|ot(?:in)?|eg|mid|leq|geq|parallel)(?![
 
 
 def explain_unmatchable(gold: str) -> str:
-    """Why no answer in mathematics can equal a gold, where its text alone tells: control characters, a placeholder, prose; else
-    empty. Words within LaTeX are left to the verifier."""
+    """Say why no answer in mathematics can equal a gold, where its text alone tells: control characters, a placeholder, prose.
+
+    Empty where it does not tell. Words within LaTeX are left to the verifier.
+    """
     gold = gold.strip(" \n").rstrip()  # a leading form feed is half of `\\frac`
     broken = next((c for c in gold if unicodedata.category(c) == "Cc" and c != "\n"), "")
     if not broken and _UNESCAPED.search(gold):
@@ -127,18 +131,18 @@ class Scorer(ABC):  # noqa: B024  # one of two methods is enough
         return super().__new__(cls)
 
     def prepare(self) -> None:  # noqa: B027  # most need nothing
-        """Heavy imports, not counted."""
+        """Import what is heavy, before limits are set; it is not counted."""
 
     def fault(self, gold: str) -> str:
-        """Of a gold, else empty."""
+        """Say why no answer can be right for a gold, else empty."""
         return "" if gold.strip() else "the answer is empty"
 
     def perfect(self, gold: str) -> str | None:
-        """A right text; None where a gold alone makes none."""
+        """Return a right text; None where a gold alone makes none."""
         return f"The answer is $\\boxed{{{gold}}}$."
 
     def remark(self) -> str:
-        """What this machine lacks for it, else empty."""
+        """Say what this machine lacks for the scorer, else empty."""
         return ""
 
     def judge(self, text: str, gold: str) -> Score:
@@ -146,12 +150,12 @@ class Scorer(ABC):  # noqa: B024  # one of two methods is enough
         return self.score(gold, text)
 
     def same(self, a: str, b: str) -> bool:
-        """Whether two answers, as `Score.extracted` gives them, say the same: one vote of maj@k and of regimes that vote. It
+        """Return whether two answers, as `Score.extracted` gives them, say the same: one vote of maj@k and of regimes that vote. It
         is asked in the harness's own process, on texts that peers wrote: nothing slow."""
         return a == b
 
     def score(self, gold: str, text: str) -> Score:
-        """`judge`, by its earlier name and order."""
+        """Call `judge`, under its earlier name and in its earlier order."""
         return self.judge(text, gold)
 
 
@@ -181,7 +185,7 @@ class Math(Scorer):
         return super().perfect(without_tolerance(gold))
 
     def fault(self, gold: str) -> str:
-        """Told by the text, and by the verifier, which must find a perfect answer right."""
+        """Say why a gold can be no answer's: by its text alone, or because the verifier does not find a perfect answer right."""
         from harness.verification.equivalence import NeedsAlgebra, decide_on_answer
 
         why = explain_unmatchable(gold)
@@ -202,7 +206,8 @@ class Math(Scorer):
         return decide_on_answer(gold, read_answer(text), are_equivalent)
 
     def same(self, a: str, b: str) -> bool:
-        """By exact arithmetic, without algebra. Answers too long to be kept whole are the same where all of their text is."""
+        """Compare by exact arithmetic, without algebra. Answers too long to be kept whole are the same where all of their
+        text is."""
         from harness.verification.equivalence import same_answer
 
         if beginning_of(a) != a or beginning_of(b) != b:

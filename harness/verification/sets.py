@@ -58,7 +58,11 @@ class RealSet:
 
 
 def read_real_set(text: str) -> RealSet | None:
-    """None where a normalised text is no set of real numbers in these notations."""
+    """Read a normalised text as a set of real numbers: an inequality, an interval, a set of points, their union, or the line
+    without points.
+
+    None where it is none in these notations.
+    """
     text = text.strip()
     name = ""
     builder = _BUILDER.fullmatch(text)
@@ -93,6 +97,7 @@ def read_real_set(text: str) -> RealSet | None:
 
 
 def _split_union(text: str) -> list[str]:
+    r"""Return the parts of a union, cut at `\cup` and `or` outside braces."""
     parts = list[str]()
     start = 0
     for joint in _UNION.finditer(text):
@@ -105,6 +110,7 @@ def _split_union(text: str) -> list[str]:
 
 
 def _read_part(text: str) -> RealSet | None:
+    r"""Read a part of a union: `x \in [0, 1]`, an inequality, `\{1, 2\}` or an interval; None where it is none."""
     member = _MEMBER.match(text)
     if member:
         inner = _read_part(text[member.end() :])
@@ -118,6 +124,7 @@ def _read_part(text: str) -> RealSet | None:
 
 
 def _read_brackets(text: str) -> RealSet | None:
+    """Read an interval; one with two round brackets and two finite ends may be a point of the plane, so it is not certain."""
     if not re.fullmatch(r"[(\[].*[)\]]", text):
         return None
     # brackets of two kinds are no pair to `split_items`; the kinds are kept apart here
@@ -131,12 +138,13 @@ def _read_brackets(text: str) -> RealSet | None:
 
 
 def _plain_infinity(end: str) -> str:
+    """Return the end of an interval, with the one spelling of each infinity."""
     spelling = end.replace(" ", "").replace("{", "").replace("}", "")
     return {r"+\infty": HIGH, r"\infty": HIGH, r"-\infty": LOW}.get(spelling, end)
 
 
 def _read_relation(text: str) -> RealSet | None:
-    """`x < 2`, `2 < x`, `1 \\le x < 2`, `x \\ne 2`: a name against numbers."""
+    r"""Read an inequality of a name and numbers: `x < 2`, `2 < x`, `1 \le x < 2`, `x \ne 2`; None for another text."""
     signs = [_SIGNS.get(match.group(), match.group()) for match in _SIGN.finditer(text)]
     sides = [side.strip() for side in _SIGN.split(text)]
     if len(signs) == 1:
@@ -159,10 +167,12 @@ def _read_relation(text: str) -> RealSet | None:
 
 
 def _has_name(text: str, name: str) -> bool:
+    """Return whether a name stands in a text as a letter of its own, not within a word or command."""
     return re.search(rf"(?<![A-Za-z\\]){re.escape(name)}(?![A-Za-z])", text) is not None
 
 
 def _one_sided(name: str, sign: str, value: str) -> RealSet | None:
+    """Return the numbers that stand in a relation to a value: the ray behind it, or the line without it."""
     if not value:
         return None
     if sign == r"\ne":
@@ -174,7 +184,10 @@ def _one_sided(name: str, sign: str, value: str) -> RealSet | None:
 
 
 def _join_around_holes(real: RealSet) -> RealSet:
-    r"""`(-\infty, 2) \cup (2, \infty)` is the line without 2: neighbours that leave out one point are joined around it."""
+    r"""Join neighbours that leave out one point around it: `(-\infty, 2) \cup (2, \infty)` is the line without 2.
+
+    Other unions stay as they are.
+    """
     if len(real.intervals) < 2 or real.holes:
         return real
     left = list(real.intervals)
@@ -213,7 +226,7 @@ class Congruence(NamedTuple):
 
 
 def read_congruence(text: str) -> Congruence | None:
-    r"""`n \equiv 0, 1 \pmod 4`, also as several congruences joined by `or` or commas; None for another text."""
+    r"""Read residue classes: `n \equiv 0, 1 \pmod 4`, also several joined by `or` or commas; None for another text."""
     if "\\pmod" not in text:
         return None
     parts: list[Congruence] = []
@@ -234,7 +247,7 @@ def read_congruence(text: str) -> Congruence | None:
 
 
 def _congruences_of(text: str) -> list[str]:
-    """Cut behind each modulus."""
+    """Return the congruences of a text, cut behind each modulus."""
     parts = list[str]()
     start = 0
     for modulus in re.finditer(r"\\pmod\{[^{}]+\}", text):

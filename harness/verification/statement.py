@@ -41,53 +41,91 @@ _ARGUMENT = re.compile(r"_\s*(?:\{[^{}]*\}|\w)|\\[a-zA-Z]+|[A-Za-z]'*\s*(?:\^\s*
 
 @lru_cache(maxsize=16_384)
 def stated_spellings(text: str) -> tuple[str, ...]:
-    """Spellings of an answer's one value; else the text."""
-    text = without_adverb(text)
-    label = _LABEL.match(text)
-    if label and _names_what_follows(label):
-        text = text[label.end() :]
+    r"""Return the spellings of the one value that an answer states; where it states none, the text is its only spelling.
+
+    A spelling is a way of writing the value that may be compared with the gold's. There is one, but of a rounded value there are
+    two: `\frac{22}{7} \approx 3.14` states `3.14` and `\frac{22}{7}`, and answers a gold of either.
+    """
+    text = _drop_label(without_adverb(text))
     member = _MEMBER.match(text)
-    if member:
+    if member:  # `x \in [0, 1]` states `[0, 1]`
         return (text[member.end() :],)
     sides, signs = split_relation(text)
-    if not signs or set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:
+    if not signs:  # `7`
         return (text,)
+    if set(signs) - {"=", r"\approx", r"\equiv"} or not sides[-1]:  # `x < 2` has no single value, `x =` none at all
+        return (text,)
+    if _is_list_of_equations(text, sides):  # `x = 1, y = 2`
+        return (text,)
+    values = _values_of_chain(sides)
+    if not values:
+        return (text,)
+    return _spellings_of_value(values, rounded=r"\approx" in signs) or (text,)
+
+
+def _drop_label(text: str) -> str:
+    r"""Return a text without the words before its value: `\text{Area} = 5` is `5`."""
+    label = _LABEL.match(text)
+    if label and _names_what_follows(label):
+        return text[label.end() :]
+    return text
+
+
+def _is_list_of_equations(text: str, sides: list[str]) -> bool:
+    """Return whether commas or words part a text with equality signs into several statements.
+
+    Commas that group digits part nothing: neither in sums (`$1,050 - $50 = $1,000`) nor in a number behind the last sign.
+    """
     split = split_items(text)
-    if all(_value_of_sum(side) is not None for side in sides if _GROUPING.search(side)) and _GROUPING.search(text):
+    if _GROUPING.search(text) and all(_value_of_sum(side) is not None for side in sides if _GROUPING.search(side)):
         split = split_items(_GROUPING.sub("", text))
     grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
-    if len(split.items) > 1 and not grouped:  # a list, if commas do not group digits
-        return (text,)
-    if is_name(sides[0]):
-        values = sides[1:]
-    elif re.fullmatch(r"[A-Za-z]", sides[-1]) and len(sides) == 2 and re.search(r"\d", sides[0]):
-        values = sides[:1]
-    elif re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", sides[0])) and not _TO_DO.search(sides[0]):
-        return (text,)
-    else:
-        values = sides
+    return len(split.items) > 1 and not grouped
+
+
+def _values_of_chain(sides: list[str]) -> list[str]:
+    r"""Return the sides of a chain of equalities that must all be the value; none where the chain is an equation to be solved."""
+    if is_name(sides[0]):  # `x = 2`, `f(2) = 1+3 = 4`
+        return sides[1:]
+    if len(sides) == 2 and re.fullmatch(r"[A-Za-z]", sides[-1]) and re.search(r"\d", sides[0]):  # `2 = x`
+        return sides[:1]
+    letters = re.search(r"[A-Za-z]", re.sub(r"\\[a-zA-Z]+", "", sides[0]))
+    if letters and not _TO_DO.search(sides[0]):  # `2x = 4`; in `\sum_{k=1}^{3} k = 6` the letter is bound
+        return []
+    return sides  # `3+4 = 7`
+
+
+def _spellings_of_value(values: list[str], rounded: bool) -> tuple[str, ...] | None:
+    r"""Return the last of equal values, and behind it the first where that is the exact one of a rounded value.
+
+    None where they are not equal: `41 = 42` is a contradiction. rounded: whether an approximate sign stands in the chain.
+    """
     last = without_adverb(values[-1])
-    rounded = r"\approx" in signs
     if not all(_sides_agree(value, last, rounded) for value in values[:-1]):
-        return (text,)
-    exact = values[0] if rounded and len(values) > 1 and parse_decimal(values[0]) is None else last
+        return None
+    is_exact = rounded and len(values) > 1 and parse_decimal(values[0]) is None
+    exact = values[0] if is_exact else last
     return (last,) if exact == last else (last, exact)
 
 
 def _names_what_follows(label: re.Match[str]) -> bool:
-    r"""`\text{Area} = 5` and `\text{the value is } 5` are 5; `\text{multiples of } 5` is not, whatever the words are."""
+    r"""Return whether a label says that what follows is its value: `\text{Area} = 5` and `\text{the value is } 5` are 5.
+
+    `\text{multiples of } 5` is not, whatever the words are.
+    """
     words = label["words"]
     says_so = bool(label["mark"]) or _SAYS_SO.search(words) is not None or words.strip().lower() in _QUANTITIES
     return says_so and is_label(words)
 
 
 def has_qualifier(text: str) -> bool:
-    """Whether a condition stands behind a value."""
+    r"""Return whether a condition stands behind a value: `3n \text{ where } n > 2`."""
     return _QUALIFIER.search(text) is not None
 
 
 def without_qualifier(text: str) -> str:
-    r"""Without what says for which values a formula holds, `\text{for all } x`; a condition by `if` stays, as it may choose."""
+    r"""Return a text without what says for which values it holds, as `\text{for all } x`; a condition by `if` stays, as it may
+    choose between values."""
     found = _QUALIFIER.search(text)
     if found is None or not found.start():
         return text
@@ -95,12 +133,13 @@ def without_qualifier(text: str) -> str:
 
 
 def parse_decimal(text: str) -> int | None:
+    """Return how many digits a decimal has behind its point; None where the text is no decimal or whole number."""
     numeral = parse_numeral(text)
     return numeral.places if numeral else None
 
 
 def is_name(text: str) -> bool:
-    r"""Whether a left side names a quantity (`x`, `f(2)`, `\text{Area}`, nothing)."""
+    r"""Return whether a left side names a quantity, as `x`, `f(2)`, `\text{Area}` or nothing at all; `2x` and `x_1 + 3` do not."""
     bare = _ARGUMENT.sub("", re.sub(r"\\text\s*\{([^{}]*)\}", lambda m: "" if is_label(m[1]) else m[0], text))
     if re.search(r"\d", bare) or ("\\text" in text and re.search(r"\\text\s*\{[^{}]*\}", bare)):
         return False
@@ -109,7 +148,7 @@ def is_name(text: str) -> bool:
 
 
 def name_of(item: str) -> str:
-    """`x` in `x = 5`; else empty."""
+    """Return the name that a text gives its value, `x` of `x = 5`; empty where it names none."""
     sides, signs = split_relation(item)
     if signs == ["="] and is_name(sides[0]):
         return re.sub(r"\s", "", sides[0])
@@ -117,7 +156,7 @@ def name_of(item: str) -> str:
 
 
 def split_relation(text: str) -> tuple[list[str], list[str]]:
-    """Sides and signs at the outermost level."""
+    r"""Return the sides of a relation and the signs between them, but for signs within braces: `1 \le x < 2` has three and two."""
     sides = []
     signs = []
     start = 0
@@ -132,7 +171,10 @@ def split_relation(text: str) -> tuple[list[str], list[str]]:
 
 
 def _sides_agree(left: str, right: str, rounded: bool) -> bool:
-    """Whether two sides of a chain of equations have one value, the last one perhaps rounded."""
+    r"""Return whether a side of a chain may have the value of the last one, which may be rounded.
+
+    Sums to do (`_TO_DO`) and names are believed, and a formula before what has fewer symbols: `\pi r^2` in `A = \pi r^2 = 9\pi`.
+    """
     if _TO_DO.search(left) or is_name(left):
         return True
     sum_of_numbers = _value_of_sum(left)
@@ -166,7 +208,7 @@ _CURRENCY = re.compile(r"[$€£¥](?=\s*[\d.])")
 
 
 def _without_words(text: str) -> str:
-    """A number without the noun behind it; another text as it is."""
+    """Return a number without the noun behind it, `5` of `5 pears`; a number with a known unit and other texts stay."""
     numeral = parse_numeral(text)
     plain = re.match(r"[-+]?[\d,]*\.?\d+", text)
     if numeral is not None and plain is not None and not numeral.unit:
@@ -175,7 +217,7 @@ def _without_words(text: str) -> str:
 
 
 def _value_of_sum(text: str) -> Fraction | None:
-    """Of prices or of numbers in groups of three that are added or subtracted, `$1,050 - $50`; None for another text."""
+    """Return the value of a sum of prices or of numbers in groups of three, as `$1,050 - $50`; None for another text."""
     if not (_CURRENCY.search(text) or _GROUPING.search(text)):
         return None
     expression = read_expression(_GROUPING.sub("", _CURRENCY.sub("", text)))
@@ -184,7 +226,7 @@ def _value_of_sum(text: str) -> Fraction | None:
 
 
 def value_of_gold(gold: str) -> str:
-    """An equation's right side where its left side only names it (`f(x)`, `x`, an area), else the whole gold."""
+    """Return the right side of a gold whose left side only names it (`f(x) = 2x`, `x = 5`, `MN = 8`), else the whole gold."""
     sides, signs = split_relation(gold)
     if signs and signs[0] == "=" and not _is_one_name(sides[0], sides[-1]):
         return gold
@@ -198,7 +240,7 @@ _ONE_NAME = re.compile(
 
 
 def _is_one_name(left: str, right: str) -> bool:
-    """Whether a left side is a single name; letters side by side name a segment where the right side is a number."""
+    """Return whether a left side is a single name; letters side by side name a segment where the right side is a number."""
     if not left or "\\text" in left or _ONE_NAME.fullmatch(left):
         return True
     expression = read_expression(right)

@@ -13,7 +13,7 @@ _TOLERANT = re.compile(r"(?P<gold>.+) \(within (?P<error>\d+(?:\.\d+)?)\)", re.D
 
 
 def with_tolerance(gold: str, error: Fraction) -> str:
-    """The gold `gold` that every number within `error` answers. error: positive, with a finite decimal.
+    """Return the gold that every number within `error` of `gold` answers. error: positive, with a finite decimal.
 
     Raises ValueError where the error is not positive or has no finite decimal of twelve places.
     """
@@ -24,7 +24,7 @@ def with_tolerance(gold: str, error: Fraction) -> str:
 
 
 def split_tolerance(gold: str) -> tuple[str, Fraction | None]:
-    """A gold without its tolerance, and the tolerance; None where it states none."""
+    """Split a gold into the bare gold and its tolerance; None where it states none."""
     match = _TOLERANT.fullmatch(gold)
     if match is None:
         return gold, None
@@ -32,5 +32,5 @@ def split_tolerance(gold: str) -> tuple[str, Fraction | None]:
 
 
 def without_tolerance(gold: str) -> str:
-    """A gold as readings without tolerance compare it."""
+    """Return a gold as readings without tolerance compare it."""
     return split_tolerance(gold)[0]

@@ -11,10 +11,11 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import Enum
 from fractions import Fraction
 from functools import lru_cache, reduce
 from math import e, factorial, gamma, inf, isqrt, nan, pi
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpmath.ctx_mp import MPContext
@@ -70,14 +71,17 @@ class _Evaluation:
         self.imaginary = not place
 
     def value_of_node(self, expression: Expression) -> Value | None:
-        """None where there is no value. Raises OverLimit."""
+        """Return an expression's value at the place; None where it has none, as `1/0`. Raises OverLimit where it is too large."""
         try:
             return self.value(expression.root)
         except (ZeroDivisionError, ValueError, OverflowError, TypeError):
             return None
 
     def value(self, node: Node, degrees: bool = False) -> Value:
-        """degrees: a degree sign counts as pi/180."""
+        """Return a node's value. degrees: a degree sign counts as pi/180, as inside `sin`; elsewhere it counts for nothing.
+
+        Raises what the arithmetic raises where there is no value, and OverLimit.
+        """
         kind, *parts = node
         self.nodes += 1
         match kind:
@@ -109,16 +113,22 @@ class _Evaluation:
         )
 
     def inexact(self, value: Value) -> Value:
+        """Return a fraction as a floating-point number of the working precision, and count its bits in `fine`."""
         if not isinstance(value, Fraction):
             return value
         self.fine += _count_bits(value)
         return self.mp.mpf(value.numerator) / value.denominator
 
     def is_real(self, value: Value) -> bool:
+        """Return whether a value has no imaginary part but for rounding in the lower half of its digits."""
         mp = self.mp
         return not isinstance(value, mp.mpc) or mp.mag(value.imag) < mp.mag(value) - mp.prec // 2
 
     def _fold_values(self, kind: str, values: list[Value]) -> Value:
+        """Return the sum or the product of values, and count the bits that cancel in a sum.
+
+        Fractions stay exact up to _MAX_BITS. A sum that cancels to its last 64 bits is 0: what is left of it is rounding alone.
+        """
         combine = operator.add if kind == "+" else operator.mul
         if all(isinstance(value, Fraction) for value in values):
             result = values[0]
@@ -141,6 +151,7 @@ class _Evaluation:
         return self._keep_within_bounds(result)
 
     def _raise_to_power(self, base: Value, exponent: Value) -> Value:
+        """Return a power, exactly where the exponent is an integer, or a half of one and the base a square (`(4/9)^{3/2}`)."""
         if isinstance(base, Fraction) and isinstance(exponent, Fraction):
             root: Fraction | None = None
             if exponent.denominator == 1:
@@ -162,6 +173,10 @@ class _Evaluation:
         return left**right
 
     def _keep_within_bounds(self, value: Value, *parts: Value) -> Value:
+        """Return the value that was made of `parts` if it may count. Raises OverLimit, or an error that means "no value here".
+
+        Without i in an expression, a real value made of parts that are not real is none: `|\\sqrt{x}|` has no value below zero.
+        """
         if not isinstance(value, Fraction):
             if not self.mp.isfinite(value):
                 raise ZeroDivisionError
@@ -172,6 +187,7 @@ class _Evaluation:
         return value
 
     def _round_down(self, value: Value) -> Value:
+        """Return the greatest integer that is not above a value; one that is an integer but for rounding is that integer."""
         if isinstance(value, Fraction):
             return Fraction(value.numerator // value.denominator)
         if not self.is_real(value):
@@ -184,6 +200,7 @@ class _Evaluation:
         return Fraction(int(nearest if near else self.mp.floor(value)))  # an integer but for rounding
 
     def _compute_factorial(self, value: Value) -> Value:
+        """Return a factorial, exactly up to 400!, else by the gamma function."""
         if abs(value) > _MAX_ARGUMENT:
             raise OverLimit("value")
         if isinstance(value, Fraction) and value.denominator == 1 and 0 <= value <= 400:
@@ -201,6 +218,7 @@ class _Evaluation:
         return self.mp.log(self.inexact(value))
 
     def _call_function(self, name: str, value: Value) -> Value:
+        """Return the value of a function by its name, and count in `fine` the bits that a small or large argument hides."""
         value = self.inexact(value)
         most = _MAX_LOG if name in _GROWING else _MAX_ARGUMENT
         if abs(self.mp.re(value)) > most or abs(self.mp.im(value)) > _MAX_ARGUMENT:
@@ -226,11 +244,12 @@ _OPERATIONS: Mapping[str, Callable[..., Value]] = {
 
 
 def _count_bits(value: Fraction) -> int:
-    """Bits of a fraction's numerator and denominator."""
+    """Return how many bits a fraction's numerator and denominator have together."""
     return value.numerator.bit_length() + value.denominator.bit_length()
 
 
 def _exact_root(value: Fraction) -> Fraction | None:
+    """Return the square root of a fraction where it is a fraction too, as 2/3 of 4/9; else None."""
     if value < 0:
         return None
     top = isqrt(value.numerator)
@@ -244,7 +263,7 @@ _THREAD = threading.local()
 
 
 def _mpmath_context() -> Any:
-    """One for each thread: mpmath's is global."""
+    """Return this thread's own context: mpmath's is global, and its precision changes within a comparison."""
     if not hasattr(_THREAD, "mp"):
         _THREAD.mp = MPContext()
         _THREAD.mp.prec = _BITS
@@ -256,23 +275,29 @@ Places = list[dict[str, Fraction]]
 
 @lru_cache(maxsize=512)
 def places_of_symbols(symbols: frozenset[str]) -> tuple[Places, Places]:
+    """Return the places near zero and the far ones at which expressions in these symbols are compared.
+
+    They are the same in every process, since the verdict is. Without symbols there is one place, which names no value. At some
+    places one symbol alone is negative or far: else `|x|y` and `x|y|` would agree everywhere.
+    """
     if not symbols:
         return [{}], []
     draw = random.Random(20_250_101)
     names = sorted(symbols)
 
-    def at(scale: int, *alone: str) -> dict[str, Fraction]:
+    def draw_place(scale: int, *alone: str) -> dict[str, Fraction]:
+        """Draw values about `scale`; with `alone`, only that symbol's, and 3 for the others."""
         return {n: Fraction(draw.randint(600, 999), 997) * (3 if alone and n not in alone else scale) for n in names}
 
     each = names if len(names) > 1 else []
-    near = [at(1), at(3), at(-3), *(at(-3, name) for name in each)]
-    far = [at(sign * scale) for scale in (_FAR, 60, 1_000) for sign in (1, -1)]
-    return near, [*far, *(at(sign * _FAR, name) for name in each for sign in (1, -1))]
+    near = [draw_place(1), draw_place(3), draw_place(-3), *(draw_place(-3, name) for name in each)]
+    far = [draw_place(sign * scale) for scale in (_FAR, 60, 1_000) for sign in (1, -1)]
+    return near, [*far, *(draw_place(sign * _FAR, name) for name in each for sign in (1, -1))]
 
 
 @lru_cache(maxsize=64)
 def _draw_places(symbols: frozenset[str]) -> dict[str, np.ndarray]:
-    """The same random values of the symbols on every machine."""
+    """Draw 1,800 values of each symbol, the same on every machine: 1,500 in steps from -30 to 30, 300 from 10^-13 to 10^13."""
     draw = np.random.default_rng(20_250_102)
     steps = (np.arange(1_500) + draw.random((len(symbols), 1_500))) / 25 - 30
     sizes = 10 ** draw.uniform(-13, 13, (len(symbols), 300)) * draw.choice((-1, 1), (len(symbols), 300))
@@ -300,7 +325,10 @@ _ARRAYS: Mapping[str, Callable[..., Any]] = {
 
 
 def _evaluate_many(node: Node, at: Mapping[str, Any], real: bool, degrees: bool = False) -> Any:
-    """Values at many places in double precision; NaN where none."""
+    """Return a node's values at many places in double precision; NaN where it has none.
+
+    real: without i in the expressions, so that a real value made of parts that are not real is none (`_keep_within_bounds`).
+    """
     kind, *parts = node
     match kind:
         case "number":
@@ -325,12 +353,15 @@ def _evaluate_many(node: Node, at: Mapping[str, Any], real: bool, degrees: bool 
 
 
 def _has_imaginary_part(values: Any) -> Any:
-    """Where values are not real but for rounding."""
+    """Tell for each value whether it is not real, rounding aside."""
     return np.abs(values.imag) > 1e-9 * np.abs(values)
 
 
 def _places_that_differ(gold: Expression, answer: Expression) -> Places:
-    """Places at which two expressions may differ, found in double precision."""
+    """Find places at which two expressions may differ, in double precision; what they prove is decided with more digits.
+
+    They are the 16 places at which values differ most, then 16 at which one side alone has a real value.
+    """
     at = _draw_places(gold.symbols)
     real = not any(node[0] == "i" for each in (gold, answer) for node in walk_nodes(each.root))
     try:
@@ -347,18 +378,22 @@ def _places_that_differ(gold: Expression, answer: Expression) -> Places:
 
 
 def _may_turn(node: Node) -> bool:
-    """May turn a corner, jump or end; analytic functions that agree somewhere are one."""
+    """Return whether a function of symbols may turn a corner, jump or end somewhere, as |x|, floor and sqrt do.
+
+    Functions that do not are analytic: two of them that agree near zero agree everywhere, and need no places more.
+    """
     kind, *parts = node
     smooth = kind in _SMOOTH or (kind == "^" and _is_integer(parts[1]))
     return not smooth and parts[1 if kind == "log" else 0][0] not in ("number", "e", "pi")
 
 
 def _is_integer(node: Node) -> bool:
+    """Return whether a node is an integer as it is written, or a product of such: `-1` is (-1) times 1."""
     return (node[0] == "number" and node[1].denominator == 1) or (node[0] == "*" and all(map(_is_integer, node[1:])))
 
 
 def value_without_symbols(expression: Expression) -> Value | None:
-    """None with symbols, without value, or too large."""
+    """Return a number's value; None for an expression with symbols, one without value, or one beyond a limit."""
     if expression.symbols:
         return None
     with suppress(OverLimit):
@@ -367,6 +402,7 @@ def value_without_symbols(expression: Expression) -> Value | None:
 
 
 def are_near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
+    """Return whether two numbers differ by at most `slack`. Without it fractions must be equal; others agree to _AGREE bits."""
     if slack is None and isinstance(left, Fraction) and isinstance(right, Fraction):
         return left == right
     evaluation = _Evaluation({})
@@ -377,80 +413,200 @@ def are_near(left: Value, right: Value, slack: Fraction | None = None) -> bool:
 
 
 def same_value(gold: Expression, answer: Expression, positive: frozenset[str] = frozenset()) -> bool | None:
-    """Equality wherever one has a real value; None where the gold has none. positive: symbols compared above zero alone.
-    Raises OverLimit."""
+    """Return whether two expressions are equal wherever one has a real value; None where the gold has none anywhere.
+
+    Values that are not real count only where no place has real ones. positive: symbols that are compared above zero alone.
+    Raises OverLimit where the answer is beyond a limit, or a place near zero would need too many digits.
+    """
     if gold.symbols != answer.symbols:
         return False
-    real: bool | None = None
-    unreal: bool | None = None
-    close, far = places_of_symbols(gold.symbols)
-    tried = [(place, 0) for place in close] + [(place, 0) for place in far[:2]]
-    if gold.symbols and any(_may_turn(node) for each in (gold, answer) for node in walk_nodes(each.root)):
-        tried[len(close) :] = [(place, 0) for place in _places_that_differ(gold, answer)] + [
-            (place, _FINE) for place in far
-        ]
-    for index, (place, finest) in enumerate(tried):
-        if any(place[name] <= 0 for name in positive):
+    same_in_reals = False
+    same_beyond_reals: bool | None = None
+    for trial in _list_trials(gold, answer):
+        if any(trial.place[name] <= 0 for name in positive):
             continue
+        # The first place that says anything must show every small part, whatever digits that takes
+        nothing_seen_yet = not same_in_reals and same_beyond_reals is None
+        finest = inf if nothing_seen_yet else trial.finest
         try:
-            same, in_reals = _same_at(place, gold, answer, _BITS, inf if real is unreal is None else finest)
+            finding = _judge_place(trial.place, gold, answer, finest)
         except _Undecided:
-            if index < len(close):
+            if trial.must_decide:
                 raise
             continue
-        if same is None:
+        if finding.agreement is _Agreement.NO_VALUE_HERE:
             continue
-        if not in_reals:
-            unreal = same and unreal is not False
-        elif not same:
-            return False
+        same = finding.agreement is _Agreement.SAME
+        if not finding.in_reals:
+            same_beyond_reals = same and same_beyond_reals is not False
+        elif same:
+            same_in_reals = True
         else:
-            real = True
-    return real or unreal
+            return False
+    return True if same_in_reals else same_beyond_reals
 
 
-def _same_at(
+class _Trial(NamedTuple):
+    """A place to compare at. finest: of `_judge_with_bits`. must_decide: an undecided place leaves the whole undecided."""
+
+    place: dict[str, Fraction]
+    finest: int
+    must_decide: bool = False
+
+
+def _list_trials(gold: Expression, answer: Expression) -> list[_Trial]:
+    """List the places to compare at: all near ones, then a few that are far; more of them where a function may turn or end."""
+    close, far = places_of_symbols(gold.symbols)
+    trials = [_Trial(place, 0, must_decide=True) for place in close]
+    if gold.symbols and any(_may_turn(node) for each in (gold, answer) for node in walk_nodes(each.root)):
+        trials += [_Trial(place, 0) for place in _places_that_differ(gold, answer)]
+        trials += [_Trial(place, _FINE) for place in far]
+    else:
+        trials += [_Trial(place, 0) for place in far[:2]]
+    return trials
+
+
+class _Agreement(Enum):
+    """What one place says of two expressions. A place without a value to compare with decides nothing."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+    NO_VALUE_HERE = "no value here"
+
+
+class _Finding(NamedTuple):
+    """What a place says of two expressions.
+
+    in_reals: whether it counts as a place in the domain: its values are real, or i was met or there are no symbols. bits_needed,
+    nodes: the precision at which SAME is proved, and how many nodes are evaluated for it; 0 where the finding stands as it is.
+    """
+
+    agreement: _Agreement
+    in_reals: bool = True
+    bits_needed: int = 0
+    nodes: int = 0
+
+
+class _Both(NamedTuple):
+    """The values of gold and answer at one place, None where there is none, and the evaluations that made them."""
+
+    ours: _Evaluation
+    theirs: _Evaluation
+    left: Value
+    right: Value
+
+    @property
+    def has_complex_numbers(self) -> bool:
+        """Whether values may be any complex number; else they are real where the expressions are defined."""
+        return self.ours.imaginary or self.theirs.imaginary
+
+    @property
+    def lost(self) -> int:
+        """Bits that cancelled in both evaluations."""
+        return self.ours.lost + self.theirs.lost
+
+    @property
+    def largest(self) -> float:
+        """The exponent of the greatest term that cancelled."""
+        return max(self.ours.largest, self.theirs.largest)
+
+
+def _judge_place(place: dict[str, Fraction], gold: Expression, answer: Expression, finest: float) -> _Finding:
+    """Judge two expressions at a place: with the usual digits, and once more with those that the first look found needed.
+
+    Raises _Undecided where these would be too much work or still do not suffice, and OverLimit for the answer.
+    """
+    first = _judge_with_bits(place, gold, answer, _BITS, finest)
+    if first.bits_needed <= _BITS:
+        return first
+    if first.bits_needed * first.nodes > _MAX_WORK:
+        raise _Undecided("value")
+    second = _judge_with_bits(place, gold, answer, first.bits_needed, 0)
+    if second.bits_needed > first.bits_needed:
+        raise _Undecided("value")
+    return second
+
+
+def _judge_with_bits(
     place: dict[str, Fraction], gold: Expression, answer: Expression, bits: int, finest: float
-) -> tuple[bool | None, bool]:
-    """Whether values agree, None where undecided; whether they should be real. finest: small parts that so many bits show count
-    too."""
+) -> _Finding:
+    """Judge two expressions at a place with `bits` of working precision.
+
+    finest: small parts that at most so many bits show must be seen before two values are the same: in `10^{13} + 10^{-13}x` all of
+    x is such a part. A place beyond a limit of the gold's value decides nothing; beyond one of the answer's, OverLimit is raised.
+    """
     with _mpmath_context().workprec(bits):
-        ours = _Evaluation(place)
-        theirs = _Evaluation(place)
-        mp = ours.mp
-        try:
-            left = ours.value_of_node(gold)
-        except OverLimit:
-            return None, True
-        right = theirs.value_of_node(answer)
-        complex_numbers = ours.imaginary or theirs.imaginary
-        if left is None or right is None:
-            known = right if left is None else left
-            nothing = known is None or (left is None and not place) or not (complex_numbers or ours.is_real(known))
-            return None if nothing else False, True
-        if isinstance(left, Fraction) and isinstance(right, Fraction):
-            return left == right, True
-        left = ours.inexact(left)
-        right = theirs.inexact(right)
-        if not complex_numbers and ours.is_real(left) != ours.is_real(right):
-            return False, True
-        in_reals = complex_numbers or ours.is_real(left)
-        size = max((mp.mag(value) for value in (left, right) if value), default=0)
-        lost = ours.lost + theirs.lost
-        largest = max(ours.largest, theirs.largest)
-        if left != right and mp.mag(left - right) > max(size - bits + _LOST + lost, largest - bits + 27):
-            return False, in_reals
-        fine = ours.fine + theirs.fine
-        needed = _AGREE + _LOST + lost + int(max(0, largest - size)) + (fine if fine <= finest else 0)
-        if needed <= bits:
-            return True, in_reals
-        if bits > _BITS or needed * (ours.nodes + theirs.nodes) > _MAX_WORK:
-            raise _Undecided("value")
-    return _same_at(place, gold, answer, needed, 0)
+        both = _evaluate_both(place, gold, answer)
+        if both is None:
+            return _Finding(_Agreement.NO_VALUE_HERE)
+        if both.left is None or both.right is None:
+            return _Finding(_judge_missing_value(both, place))
+        if isinstance(both.left, Fraction) and isinstance(both.right, Fraction):
+            return _Finding(_Agreement.SAME if both.left == both.right else _Agreement.DIFFERENT)
+        ours = both.ours
+        both = both._replace(left=ours.inexact(both.left), right=both.theirs.inexact(both.right))
+        if not both.has_complex_numbers and ours.is_real(both.left) != ours.is_real(both.right):
+            return _Finding(_Agreement.DIFFERENT)
+        in_reals = both.has_complex_numbers or ours.is_real(both.left)
+        if _are_far_apart(both, bits):
+            return _Finding(_Agreement.DIFFERENT, in_reals)
+        return _Finding(_Agreement.SAME, in_reals, _bits_needed(both, finest), ours.nodes + both.theirs.nodes)
+
+
+def _evaluate_both(place: dict[str, Fraction], gold: Expression, answer: Expression) -> _Both | None:
+    """Evaluate gold and answer at a place; None where the gold is beyond a limit. Raises OverLimit where the answer is."""
+    ours = _Evaluation(place)
+    theirs = _Evaluation(place)
+    try:
+        left = ours.value_of_node(gold)
+    except OverLimit:
+        return None
+    return _Both(ours, theirs, left, theirs.value_of_node(answer))
+
+
+def _judge_missing_value(both: _Both, place: dict[str, Fraction]) -> _Agreement:
+    """Judge a place at which one side at least has no value.
+
+    It decides nothing where both have none, where the gold is a number without value, and where the only value is not real in
+    expressions without i. Else one side has a value where the other has none, and the two differ.
+    """
+    known = both.right if both.left is None else both.left
+    if known is None:
+        return _Agreement.NO_VALUE_HERE
+    if both.left is None and not place:
+        return _Agreement.NO_VALUE_HERE
+    if not (both.has_complex_numbers or both.ours.is_real(known)):
+        return _Agreement.NO_VALUE_HERE
+    return _Agreement.DIFFERENT
+
+
+def _are_far_apart(both: _Both, bits: int) -> bool:
+    """Return whether two values differ by more than what rounding and cancellation can have made of one."""
+    if both.left == both.right:
+        return False
+    difference = both.ours.mp.mag(both.left - both.right)
+    return bool(difference > max(_size_of_values(both) - bits + _LOST + both.lost, both.largest - bits + 27))
+
+
+def _bits_needed(both: _Both, finest: float) -> int:
+    """Return the precision at which values that agree are shown to be the same one."""
+    fine = both.ours.fine + both.theirs.fine
+    shown = fine if fine <= finest else 0
+    return int(_AGREE + _LOST + both.lost + int(max(0, both.largest - _size_of_values(both))) + shown)
+
+
+def _size_of_values(both: _Both) -> int:
+    """Return the binary exponent of the larger value; 0 where both are 0."""
+    mp = both.ours.mp
+    return max((mp.mag(value) for value in (both.left, both.right) if value), default=0)
 
 
 def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression, Expression]) -> bool | None:
-    """Whether sides' differences are constant multiples. As `same_value`."""
+    """Return whether two equations are one up to a constant factor, as `2x = 4` and `2 - x = 0`; None where one has no value.
+
+    Left side minus right side of one must be a constant multiple of the other's. The factor is their ratio at one place: each
+    difference is multiplied with the other's value there, and the products are compared. Raises OverLimit.
+    """
     ours, theirs = (Expression(("+", left.root, negate_node(right.root))) for left, right in (gold, answer))
     if ours.symbols != theirs.symbols:
         return False

@@ -40,5 +40,5 @@ RIGHT_AS_IT_STANDS = "truncated: right as it stands"
 
 
 def of_unfinished(as_it_stands: Verdict) -> Verdict:
-    """The verdict of a cut off answer whose text alone has the verdict `as_it_stands`."""
+    """Return the verdict of a cut off answer whose text alone has the verdict `as_it_stands`."""
     return Verdict("wrong", RIGHT_AS_IT_STANDS) if as_it_stands.value == "right" else TRUNCATED

@@ -35,13 +35,13 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._scorer = MATH
 
     def by(self, scorer: Called) -> Self:
-        """By a scorer, in the same processes."""
+        """Return a verifier that judges by a scorer, in the same processes."""
         other = copy.copy(self)
         other._scorer = scorer
         return other
 
     def verify(self, pairs: Sequence[tuple[str, str | None]]) -> list[Verdict]:
-        """Of (gold, response), in order. Raises VerificationError where processes do not start."""
+        """Judge pairs of gold and response, in order. Raises VerificationError where processes do not start."""
         verdicts = [self._at_once(gold, text) for gold, text in pairs]
         waiting = list(dict.fromkeys(asked for asked in verdicts if isinstance(asked, JudgedQuestion)))
         decided = dict(zip(waiting, self._pool.decide(waiting), strict=True)) if waiting else {}
@@ -58,6 +58,10 @@ class Verifier(AbstractContextManager["Verifier"]):
         return self._scorer.reference == MATH.reference
 
     def _at_once(self, gold: str, text: str | None) -> Verdict | JudgedQuestion:
+        """Judge an answer without a process if that is possible, else return the question to be asked of one.
+
+        Mathematics needs one where only algebra decides, a task's own scorer always.
+        """
         if not isinstance(text, str) or not text.strip():
             return Verdict("wrong", "missing")
         if len(text) > (MAX_TEXT if self._judges_mathematics else _LONGEST):
@@ -80,7 +84,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         )
 
     def close(self) -> None:
-        """Idempotent; cached verdicts stay usable."""
+        """End the processes. It may be called again; cached verdicts stay usable."""
         self._pool.close()
 
     def __exit__(self, *_: object) -> None:
@@ -95,13 +99,13 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _cache_key(question: JudgedQuestion) -> tuple[str, ...]:
-    """What an earlier verdict is found by."""
+    """Return what an earlier verdict is found by: a digest stands for the answer, which may be long."""
     answer = question.answer.encode("utf-8", "backslashreplace")
     return question.scorer.reference, question.gold, blake2b(answer, digest_size=16).hexdigest()
 
 
 def require_valid(verdicts: Iterable[Verdict], max_share: float) -> None:
-    """Raises VerificationError where more than `max_share` are invalid."""
+    """Check that at most a share of `max_share` of the verdicts is invalid. Raises VerificationError."""
     every = list(verdicts)
     invalid = [verdict for verdict in every if not verdict.valid]
     if every and len(invalid) > max_share * len(every):
