@@ -68,8 +68,8 @@ def find_suite(name: str) -> Path:
 
 
 def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first
-    fault, UsageError for an override."""
+    """Read a suite by its name or file. overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with
+    the place of the first fault, UsageError for an override."""
     path = find_suite(name)
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -81,8 +81,8 @@ def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def with_folders(suite: Suite, place: Path) -> Suite:
-    """With the whole path of every model folder that lies beside the suite's file, in `place`. Other relative ones start at the
-    working folder, as those of a task's file do."""
+    """Write out the whole path of every model folder that lies beside the suite's file, in `place`. Other relative ones start at
+    the working folder, as those of a task's file do."""
 
     def found(policy: Policy) -> Policy:
         path = model_folder(policy.model)
@@ -107,7 +107,7 @@ def with_folders(suite: Suite, place: Path) -> Suite:
 
 
 def parse_suite(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """From plain data, left as it is. Raises as `load_suite`."""
+    """Make a suite of plain data, which is left as it is. Raises as `load_suite`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply_override(own, override)
@@ -120,7 +120,7 @@ def parse_suite(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -
 
 @contextmanager
 def placed_in(overrides: Sequence[str]) -> Iterator[None]:
-    """Their faults are not the file's."""
+    """Inside, a fault at the place of an override is raised as the override's, not the file's."""
     try:
         yield
     except SuiteError as fault:
@@ -131,7 +131,7 @@ def placed_in(overrides: Sequence[str]) -> Iterator[None]:
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's, with its place as in YAML."""
+    """Make an error of the first of pydantic's, with its place as in YAML."""
     first = error.errors(include_url=False)[0]
     place = [part for part in first["loc"] if part not in FORMS]
     problem = str(first["msg"]).removeprefix("Value error, ")
@@ -148,7 +148,7 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
 
 
 def _join_place(place: Sequence[str | int]) -> str:
-    """A place as in `groups[0].policies[1].model`."""
+    """Write a place as in `groups[0].policies[1].model`."""
     where = ""
     for part in place:
         if isinstance(part, int):
@@ -159,7 +159,7 @@ def _join_place(place: Sequence[str | int]) -> str:
 
 
 def _explain_unknown_key(place: Sequence[str | int]) -> str:
-    """What is wrong at the place of a key that there is not, with the nearest one of the mapping in which it stands."""
+    """Say what is wrong at the place of a key that there is not, with the nearest one of the mapping in which it stands."""
     *outer, key = place
     kinds = [_MODELS[part] for part in outer if part in _MODELS]
     innermost = kinds[-1] if kinds else Suite
@@ -264,7 +264,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _refuse_yaml(mark: Any, faults: Mapping[str, Any]) -> None:
-    """Raises MarkedYAMLError for the first fault that is one. mark: its place. faults: in words, with whether each is there."""
+    """Refuse a value of a file. Raises MarkedYAMLError for the first fault that is one. mark: its place. faults: in words, with
+    whether each is there."""
     for problem, is_there in faults.items():
         if is_there:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
@@ -274,7 +275,7 @@ _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+01234
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Plain data. Raises SuiteError naming line and column."""
+    """Read plain data from YAML. Raises SuiteError naming line and column."""
     if len(text.splitlines()) > MAX_LINES:  # even empty ones take the parser long
         raise SuiteError(source, "", f"more than {MAX_LINES:,} lines")
     try:
@@ -294,7 +295,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """As `parse_yaml`. Raises SuiteError."""
+    """Read plain data from a YAML file. Raises SuiteError, also where the file cannot be read."""
     try:
         text = read_text(path, MAX_BYTES)
     except OSError as error:
