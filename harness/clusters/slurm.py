@@ -173,10 +173,10 @@ def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], fi
     A job's cells must have the keys of the suite's. text: the copy. file: where it is to lie."""
     try:
         suite = parse_suite(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
-        cells = prepare_suite(suite, str(file), prepared.folder.parent).every
+        cells = prepare_suite(suite, str(file), prepared.folder.parent).all_cells
     except UsageError as error:
         return str(error)
-    if [c.key for c in cells] != [c.key for c in prepared.every]:
+    if [c.key for c in cells] != [c.key for c in prepared.all_cells]:
         return "other cells"
     return ""
 

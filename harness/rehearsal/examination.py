@@ -1,5 +1,5 @@
-"""The checks of a full run, part by part. What is at fault is noted by its name and replaced by what is known to work, so that each
-later check finds the earlier parts sound and every fault is named."""
+"""The checks of a full run, part by part. What is at fault is noted by its name and replaced by what is known to work, so that
+each later check finds the earlier parts sound and every fault is named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from harness.session.suite.preflight import (
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load_set as load_data
@@ -119,7 +119,7 @@ class Examination:
     def check_rollouts(self) -> None:
         """Make numbers of rollouts equal where a regime wants them so. Raises as `check_models` for another fault."""
         try:
-            fill_in_options(self.suite, self.source)
+            validate_suite(self.suite, self.source)
         except SuiteError as error:
             unequal = any(policy.rollouts for _, policy in policies_by_place(self.suite))
             if not unequal or not re.fullmatch(r"groups\[\d+\]\.policies", error.path):
@@ -130,7 +130,7 @@ class Examination:
     def check_options(self) -> None:
         """Leave `max_length` out where it has no room for an answer. Raises as `check_models` for another fault."""
         try:
-            resolve_suite(fill_in_options(self.suite, self.source), self.source)
+            resolve_suite(validate_suite(self.suite, self.source), self.source)
         except SuiteError as error:
             if not error.path.startswith(_MAX_LENGTH):
                 self._note_unmendable(error)
@@ -145,20 +145,20 @@ class Examination:
         self._check_questions(prepared)
         for place, policy, own in pretrained_policies(prepared, cells):
             try:
-                check_policy(prepared, place, policy, own, run=False, elsewhere=True)
+                check_policy(prepared, place, policy, own, about_to_run=False, elsewhere=True)
             except SuiteError as error:
                 self._replace_of_model(error)
         prepared = self._prepare_suite()
         try:
-            remarks = check_before_run(prepared, run=False, elsewhere=True)
+            remarks = check_before_run(prepared, about_to_run=False, elsewhere=True)
         except SuiteError as error:
             self._note_unmendable(error)
         self.remarks += [remark for remark in remarks if str(self._root) not in remark]  # none on what stands in
         return prepared
 
     def plan(self, prepared: Prepared, inventory: str | None) -> tuple[Prepared, Plan]:
-        """Plan the full run: of the suite as given where that can be planned. Where it does not fit this machine, the plan is for a
-        large one. Returns the suite that cells are rehearsed of, too."""
+        """Plan the full run: of the suite as given where that can be planned. Where it does not fit this machine, the plan is for
+        a large one. Returns the suite that cells are rehearsed of, too."""
         try:
             plan = self._plan_suite(prepared, inventory)
         except SuiteError as error:
@@ -207,7 +207,8 @@ class Examination:
         return task
 
     def _check_questions(self, prepared: Prepared) -> None:
-        """Ask for one question a step where there are too few, and leave out tasks of evaluation that repeat training questions."""
+        """Ask for one question a step where there are too few, and leave out tasks of evaluation that repeat training
+        questions."""
         try:
             pool = check_training_questions(prepared, [])
         except SuiteError as error:

@@ -134,7 +134,7 @@ def rehearse_suite(
         report, prepared, plan = examine_suite(name, results, root, overrides, inventory)
     except UnrehearsableError as fault:
         return fault.report, None
-    kinds = {cell.kind for cell in select_cells(prepared.every, only)}
+    kinds = {cell.kind for cell in select_cells(prepared.all_cells, only)}
     report.engine = engine_here(prepared.suite)
     report.not_rehearsed += list_not_rehearsed(prepared.suite)
     try:
@@ -161,7 +161,7 @@ def rehearse_suite(
 def _find_shared_keys(prepared: Prepared) -> list[RehearsalFault]:
     """Faults for each key that two cells have, here or in the results."""
     labels: dict[str, set[str]] = {}
-    for cell in prepared.every:
+    for cell in prepared.all_cells:
         labels.setdefault(cell.key, set()).add(cell.label)
     stored = read_manifests(file.parent for file in prepared.folder.glob("*/manifest.json"))
     for folder, manifest in stored:

@@ -330,7 +330,7 @@ def _base_seconds(
 ) -> float:
     """Predict the seconds that a base checkpoint takes to be trained and measured. cores: of the process, without GPUs. trains:
     whether its start is trained for it, not for another group before."""
-    cell = next(c for c in prepared.every if base.needed_by(c))
+    cell = next(c for c in prepared.all_cells if base.needed_by(c))
     account = backend_of(cell.engine).account
     gpus = machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
