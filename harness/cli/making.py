@@ -85,7 +85,7 @@ def new_suite(
 
 
 def _usual_file(models: Sequence[str]) -> Path:
-    """A suite's file in this folder, by the names of its models."""
+    """Return a suite's file in this folder, by the names of its models."""
     names = [Path(model).resolve().name.lower() for model in models]
     plain = [re.sub(r"[^\w.+-]+", "-", name) for name in names]
     return Path("-".join(plain) + ".yaml")

@@ -269,7 +269,7 @@ class FirstComparison:
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
-    """On stderr, how this run differs from the whole suite as it is written."""
+    """Say on stderr how this run differs from the whole suite as it is written."""
     name = prepared.suite.name
     here = len(prepared.cells)
     every = len(prepared.all_cells)
@@ -369,7 +369,7 @@ def submit(
 def _options_of_run(
     engine: str | None, only: Sequence[str], data_dir: Path | None, models: Sequence[Path]
 ) -> list[str]:
-    """The words of `harness run` that a job hands on, with whole paths."""
+    """Return the words of `harness run` that a job hands on, with whole paths."""
     given = [("--engine", engine)] if engine else []
     given += [("--only", pattern) for pattern in only]
     folders = [("--data-dir", data_dir)] if data_dir else []
@@ -437,7 +437,7 @@ def _find_prices(plan: Plan, price: float) -> dict[str, float]:
 
 
 def _describe_price(plan: Plan, price: float) -> str:
-    """The plan's line on money. price: of a GPU-hour."""
+    """Return the plan's line on money. price: of a GPU-hour."""
     if not plan.resources.gpus:
         return "price      none: the plan uses no GPU"
     prices = _find_prices(plan, price)
@@ -459,7 +459,7 @@ def _say_power(results: Path, seeds: int) -> None:
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
-    """On stderr, what a suite with `tune` runs besides its own cells, and how long all of it takes at most. planned: makes the
+    """Say on stderr what a suite with `tune` runs besides its own cells, and how long all of it takes at most. planned: makes the
     plan of a prepared suite."""
     check_variants(prepared.suite, prepared.source)
     plans = []

@@ -70,7 +70,7 @@ class Examination:
     not_rehearsed: what is to be reported."""
 
     def __init__(self, suite: Suite, source: str, results: Path, root: Path, overrides: Sequence[str]) -> None:
-        """results: of the full run, left alone. root: where stand-ins are written."""
+        """Begin an examination. results: of the full run, left alone. root: where stand-ins are written."""
         self.given = suite
         self.suite = suite
         self.source = source
@@ -197,7 +197,7 @@ class Examination:
                 made.documents(None, fetch=False)
 
     def _pin_and_load(self, task: str | FileTask, place: str, data_set: str) -> str | FileTask:
-        """A file with its whole path; of another task the data set is loaded. Raises SuiteError."""
+        """Return a file with its whole path; of another task the data set is loaded. Raises SuiteError."""
         if isinstance(task, FileTask):
             with faults_at(self.source, f"{place}.scorer"), faults_at(self.source, f"{place}.file", DataError):
                 return pinned_file(task, Path(self.source).parent)
@@ -252,7 +252,8 @@ class Examination:
             )
 
     def _with_stand_in(self, policy: Policy, place: str) -> Policy:
-        """With a tokenizer of the same kind as the model's, and its config, in a folder of the rehearsal's own."""
+        """Give a policy a stand-in, with a tokenizer of the same kind as the model's, and its config, in a folder of the
+        rehearsal's own."""
         folder = self._root / TOKENIZERS / place
         standins.write_tokenizer(folder, _usable_config(policy), None)
         chat = bool(policy.chat)  # settings of a chat are for the own template
@@ -294,7 +295,7 @@ class Examination:
         self.faults.append(RehearsalFault(name, self._place_in_given(error.path), error.problem))
 
     def _note_unmendable(self, error: SuiteError) -> NoReturn:
-        """Raises UnmendableError; SuiteError for a fault that no model has."""
+        """Note a fault that cannot be mended, and give up. Raises UnmendableError; SuiteError for a fault that no model has."""
         if not OF_A_MODEL.match(error.path):
             raise error
         place = self._place_in_given(error.path)
@@ -308,7 +309,7 @@ class Examination:
         raise UnmendableError from None
 
     def _place_in_given(self, path: str) -> str:
-        """A place by the suite as given, of whose evaluation tasks some may have been left out since."""
+        """Return a place by the suite as given, of whose evaluation tasks some may have been left out since."""
         match = _TASK.match(path)
         if match is None:
             return path
@@ -319,7 +320,7 @@ class Examination:
 
 
 def _kind_of(*tasks: str | FileTask) -> str:
-    """The name of a task's fault: of a file of the user's own, also in a mixture, or of a data set."""
+    """Return the name of a task's fault: of a file of the user's own, also in a mixture, or of a data set."""
     return "task" if any(isinstance(task, FileTask) for task in tasks) else "dataset"
 
 
@@ -331,7 +332,8 @@ def _is_known_kind(policy: Policy) -> bool:
 
 
 def _usable_config(policy: Policy) -> Mapping[str, Any]:
-    """The model's own config without what makes it another kind, or a small published one where it has none that can be used."""
+    """Return the model's own config without what makes it another kind, or a small published one where it has none that can be
+    used."""
     if not _is_known_kind(policy):
         return min(shipped_configs().values(), key=lambda config: config.get("hidden_size", 1 << 20))
     config = load_config(policy.model, policy.revision)

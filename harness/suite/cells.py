@@ -61,8 +61,8 @@ class Cell:
         return int((policy.rollouts or self.training.rollouts) * self.variant.factor)
 
     def config(self) -> dict[str, Any]:
-        """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their
-        keys."""
+        """Write the configuration as the key hashes it, with models' digests for names. Fast numerics leave no word, so that
+        older cells keep their keys."""
         engine_options = dict(self.engine_options)
         if engine_options.get("numerics") == "fast":
             del engine_options["numerics"]
@@ -79,7 +79,7 @@ class Cell:
 
 
 def cell_of(fields: Mapping[str, Any]) -> Cell:
-    """From plain data, such as `Cell.config` with the others. Raises ValueError."""
+    """Make a cell of plain data, such as `Cell.config` with the others. Raises ValueError."""
     return msgspec.convert(fields, Cell, dec_hook=model_of_fields)
 
 

@@ -48,12 +48,12 @@ LABORATORY = "bandit.yaml"
 
 
 def shipped_suites() -> dict[str, Path]:
-    """All but `bandit.yaml`, a laboratory's file."""
+    """Return all but `bandit.yaml`, a laboratory's file."""
     return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
 def find_suite(name: str) -> Path:
-    """Raises SuiteError, with the nearest name."""
+    """Find a suite's file, by its path or by a shipped name. Raises SuiteError, with the nearest name."""
     path = Path(name)
     is_in_a_folder = os.path.dirname(name) and os.path.exists(name)
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or is_in_a_folder:

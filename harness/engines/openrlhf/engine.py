@@ -63,7 +63,8 @@ class OpenRLHFEngine:
         trained: bool = True,
         ends_are_one: bool = True,
     ) -> None:
-        """trained: False is only sampled: rollout engines without a trainer. ends_are_one: as `Backend.ends_are_one`."""
+        """Open a policy on the cluster's devices. trained: False is only sampled: rollout engines without a trainer.
+        ends_are_one: as `Backend.ends_are_one`."""
         self.name = name
         self.trained = trained
         self._settings = settings
@@ -104,7 +105,7 @@ class OpenRLHFEngine:
             raise
 
     def cpu_seconds(self) -> float:
-        """Of the engine's actors; the last known where they do not answer."""
+        """Return the CPU-seconds of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
@@ -114,7 +115,7 @@ class OpenRLHFEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """vLLM draws other random numbers from a seed than the embedded engine."""
+        """Sample answers. vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         asked: list[tuple[list[int], Any]] = []
         for prompt, group in zip(ids, seeds, strict=True):
@@ -148,7 +149,7 @@ class OpenRLHFEngine:
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Under the weights that it was opened with."""
+        """Score under the weights that the policy was opened with."""
         if not self.trained:
             raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
@@ -181,7 +182,8 @@ class OpenRLHFEngine:
             return make_report(terms, batches, rows, splits, learnt)
 
     def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
-        """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
+        """Return the answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's
+        id."""
         rows = []
         for _, answer in batch.live():
             tokens = self._vocabulary.checked(answer.tokens)
@@ -189,7 +191,8 @@ class OpenRLHFEngine:
         return rows
 
     def sync(self) -> None:
-        """Raises EngineError where a tensor did not arrive as the trainer has it."""
+        """Send the trainer's weights to the rollout engines. Raises EngineError where a tensor did not arrive as the trainer has
+        it."""
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
@@ -206,7 +209,8 @@ class OpenRLHFEngine:
                     )
 
     def _rehearse_sync(self) -> None:
-        """Lose the rollout engines' parameters and sync: they must be what vLLM itself has read."""
+        """Check the transfer of weights: lose the rollout engines' parameters and sync them, which must then be what vLLM itself
+        has read."""
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
             self._on_workers("lose")
@@ -219,8 +223,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond `USUAL` times
-        that before the first update plus `settings.tolerance`."""
+        """Return the largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond
+        `USUAL` times that before the first update plus `settings.tolerance`."""
         member, worst = self._largest_difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -233,7 +237,7 @@ class OpenRLHFEngine:
         return worst
 
     def _largest_difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine that differs most from the trainer on these answers, and by how many nats."""
+        """Return the rollout engine that differs most from the trainer on these answers, and by how many nats."""
         room = self._settings.max_length or math.inf  # for a token that vLLM must add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -265,7 +269,7 @@ class OpenRLHFEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """From either engine's `save`; without an optimiser's state with a fresh one."""
+        """Take up a checkpoint of either engine; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
@@ -333,7 +337,7 @@ class OpenRLHFEngine:
             self._gather_answers(calls, doing, self._settings.start_seconds)
 
     def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
-        """vLLM's parameters for one answer with this seed."""
+        """Make vLLM's parameters for one answer with this seed."""
         bias = dict.fromkeys(self._vocabulary.forbidden, -100.0)  # the lowest that vLLM takes
         # The drawn token's; and with several ends also theirs, which `rollout` adds up where one of them was drawn
         logprobs = None if self._ends else 0
@@ -377,7 +381,7 @@ class OpenRLHFEngine:
         return scores
 
     def _name_members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
-        """Actors with the names that errors call them by."""
+        """Return actors with the names that errors call them by."""
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
@@ -390,7 +394,8 @@ class OpenRLHFEngine:
         return replies
 
     def _rollout_cores(self) -> list[RemoteActor]:
-        """Watched down to vLLM's own process, which hears nothing while it takes weights."""
+        """Return the rollout engines to be watched, each down to vLLM's own process, which hears nothing while it takes
+        weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather_answers(
@@ -438,7 +443,7 @@ class BaseScorer:
         return self._engine.sample(prompts, seeds, sampling)
 
     def _refuse_training(self, *_: Any, **__: Any) -> NoReturn:
-        """A reference neither learns nor is stored."""
+        """Refuse what is not for a reference, which neither learns nor is stored."""
         raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
 
     update = save = restore = _refuse_training

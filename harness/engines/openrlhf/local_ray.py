@@ -19,7 +19,8 @@ END_SECONDS = 30.0
 
 @contextmanager
 def local_ray(address: str | None = None) -> Iterator[str]:
-    """`address` or `RAY_ADDRESS`, else of an own cluster, in a process that ends when its stdin closes. Raises EngineError."""
+    """Give the address of a Ray cluster: `address` or `RAY_ADDRESS`, else that of an own cluster, in a process that ends when its
+    stdin closes. Raises EngineError."""
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         yield address

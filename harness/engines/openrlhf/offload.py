@@ -94,13 +94,13 @@ def release_cache() -> None:
 
 
 def _bytes_of_storage(storage: UntypedStorage) -> Tensor:
-    """The bytes of a storage as a tensor over the same memory."""
+    """Return the bytes of a storage as a tensor over the same memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _view_memory(tensor: Tensor) -> memoryview:
     # torch never frees what it has lent to numpy
-    """The memory of a tensor on the CPU, for reading and writing without a copy."""
+    """Return the memory of a tensor on the CPU, for reading and writing without a copy."""
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 

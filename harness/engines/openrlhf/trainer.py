@@ -485,7 +485,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """Still starting, each booking `share` of a device. Raises EngineError where the first is late."""
+    """Start a policy's trainers, and return them while they still start, each booking `share` of a device. Raises EngineError
+    where the first is late."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:
@@ -505,7 +506,7 @@ def open_trainers(
 
 
 def _without_dropout(actor: Any, training: bool) -> None:
-    """`training` is only the switch that gradient checkpointing listens to."""
+    """Take dropout out of a model. `training` is only the switch that gradient checkpointing listens to."""
     for module in actor.model.module.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -245,6 +245,6 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
 
 
 def _judged_answer(learner: Learner, sample: Sample, closed: bool, verdict: Verdict) -> Answer:
-    """closed: a stop text ended it, for which one EOS stands that is not learnt."""
+    """Make an answer of a sample and its verdict. closed: a stop text ended it, for which one EOS stands that is not learnt."""
     ending = 1 if closed else learner.ending(sample.tokens)
     return Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, verdict, closed, ending)

@@ -128,7 +128,7 @@ def job_of(
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
-    """Returns CPU-seconds. Raises HarnessError, Interrupted."""
+    """Run a job, and return its CPU-seconds. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
     with (
         guard_changes(folder, partial(hold_for_change, Path(job.claim), folder))
@@ -165,7 +165,7 @@ def run_job(
 
 
 def _count_attempts(folder: Path) -> int:
-    """A damaged manifest's by the ledger of costs."""
+    """Count the starts of a cell so far; those of a damaged manifest by the ledger of costs."""
     state, _, attempts = read_state(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
@@ -174,7 +174,7 @@ def _count_attempts(folder: Path) -> int:
 
 
 def failure_reason(error: BaseException, job: Job) -> str:
-    """Of an unexpected error also its last line, of the plugin if any."""
+    """Say why a job failed; of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         if isinstance(error, CheckpointError):
             return f"{error}; {remedy_for(Path(job.folder))}"
@@ -208,7 +208,7 @@ class Heartbeat:
     beats: int = -1
 
     def is_due(self, now: float, cpu: float, beats: int) -> bool:
-        """now: seconds; cpu: of the main thread."""
+        """Whether a heartbeat is due. now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
         self.said = now

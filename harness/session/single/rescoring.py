@@ -49,7 +49,7 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """By each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
+    """Score stored answers again by each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
     if scorer is not None:
         scorer_called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")

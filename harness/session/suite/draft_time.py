@@ -107,7 +107,7 @@ def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], sou
 
 
 def _why_steps(findings: Findings, takes: float, minutes: float) -> list[str]:
-    """takes, minutes: of the suite, and given."""
+    """Say how the number of steps was chosen. takes, minutes: those of the suite, and given."""
     told = [f"steps {findings.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
     if findings.pace != 1.0:
         told.append("That is by a step that was measured here; `harness plan` knows no such measurement.")

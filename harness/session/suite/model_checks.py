@@ -132,8 +132,8 @@ def _check_template(policy: Policy, folder: Path, source: str, place: str, carri
 
 
 def _check_positions(policy: Policy, folder: Path, cells: Sequence[Cell], resolved: ResolvedSuite) -> None:
-    """Raises SuiteError where the model has too few positions for the longest question and its answer. Questions that are not on
-    this machine are not measured."""
+    """Check that questions and answers fit the model. Raises SuiteError where the model has too few positions for the longest
+    question and its answer. Questions that are not on this machine are not measured."""
     from harness.engines.vocabulary import open_vocabulary
     from harness.session.cell.questions import longest_prompts
 
