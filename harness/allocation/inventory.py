@@ -156,6 +156,7 @@ class Inventory:
         return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
 
     def describe(self) -> str:
+        """Name the nodes with their GPUs, cores and memory; of many the first three."""
         parts = []
         for node in self.nodes:
             gpus = f"{node.gpus} x {node.gpu_kind or 'GPU'} of {node.gpu_memory / 1e9:.0f} GB, " if node.gpus else ""

@@ -409,6 +409,8 @@ class _Choices(np.random.Generator):
         return low + self._branch(high - low)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, *args: Any, **kwargs: Any) -> Any:
+        """Choose from `a` as numpy would, by the branch of the path. Raises ValueError for choices that are not uniform and
+        without replacement."""
         if args or kwargs or (replace and size is not None):
             raise ValueError("only uniform choices without replacement can be enumerated")
         items = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)

@@ -47,6 +47,7 @@ def main() -> None:
 
 
 def _call() -> NoReturn:
+    """Run the command line, and end the process: an expected error by its own exit code, a wrong option by 2."""
     import typer
 
     from harness.cli.app import app
@@ -89,6 +90,7 @@ def _told(error: OSError) -> NoReturn:
 
 
 def refuse(message: str, code: int) -> NoReturn:
+    """Say on stderr in one line why a command ends, and end it with this code; where JSON is wanted, also on stdout."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)

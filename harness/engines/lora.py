@@ -36,6 +36,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Save a folder that any library opens: merged weights in fp32, and the adapters beside them, from which training goes on."""
     copies: dict[int, Tensor] = {}
     plain = {}
     for name, value in model.state_dict().items():

@@ -134,6 +134,7 @@ class Spamming(Condition, frozen=True, kw_only=True, tag="spamming"):
     flood: Flood = 2000
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
+        """Send malformed, oversized and repeated messages among the honest ones, in any order."""
         junk = [bytes(MAX_MESSAGE_BYTES + 1)] * self.oversized
         for _ in range(self.malformed):
             cuts_an_honest_one = bool(messages) and rng.random() < 0.5

@@ -304,6 +304,7 @@ def require_bounded(kind: type[Record]) -> None:
 
 
 def _find_unbounded(kind: inspect.Type) -> str:
+    """Say which part of a field's type has no bound on its size; empty where all have one."""
     match kind:
         case inspect.IntType() | inspect.FloatType() | inspect.BoolType() | inspect.NoneType():
             return ""
@@ -325,6 +326,7 @@ def _find_unbounded(kind: inspect.Type) -> str:
 
 
 def _floats_in(value: Any) -> Iterator[float]:
+    """Yield all numbers with a fraction in plain data."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, dict):
@@ -343,6 +345,7 @@ def _check_logprobs(values: Sequence[float]) -> None:
 
 
 def _text_bytes(text: str) -> int:
+    """Return a text's bytes in UTF-8. Raises ExchangeError where there is none, or too much."""
     if not text:
         raise ExchangeError(Refusal.EMPTY, "no text")
     try:

@@ -179,6 +179,7 @@ class Examination:
     # How a part is checked and replaced
 
     def _check_training_task(self) -> None:
+        """Check that the training questions can be made or read. Raises SuiteError with the place in the suite."""
         min_level = self.suite.training.min_level
         for place, task in places_of_training(self.suite.training):
             pinned = self._pin_and_load(task, place, SOURCES.get(str(task), str(task)))
@@ -260,6 +261,7 @@ class Examination:
         return policy.model_copy(update={"model": str(folder), "revision": None, "chat": chat})
 
     def _change_training(self, **fields: Any) -> None:
+        """Change the suite's settings of training, for all variants."""
         training = self.suite.training.model_copy(update=fields)
         variants = []
         for variant in self.suite.regimes:

@@ -98,6 +98,7 @@ def _short_training(suite: Suite) -> dict[str, int]:
 
 
 def _short_evaluation(suite: Suite) -> dict[str, Any]:
+    """Make the settings of an evaluation that takes seconds, and still measures all that the suite's measures."""
     evaluation = suite.evaluation
     samples: int | dict[str, int]
     if isinstance(evaluation.k, dict):

@@ -155,6 +155,8 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _download_snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
+    """Fetch a hub model's files, or find them in the cache where the hub is not to be asked or does not answer. Raises
+    DataError."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm

@@ -218,6 +218,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     depth = values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse what a suite has no use for, before it is built: aliases, tags, depth and size without bound, control
+        characters."""
         event = self.peek_event()
         tag = getattr(event, "tag", None) or ""
         word = getattr(event, "value", None) or ""
@@ -241,6 +243,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
             self.depth -= 1
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Refuse numbers that YAML 1.1 and 1.2 read differently, infinite and huge ones."""
         value = super().construct_object(node, deep)
         if node.tag.endswith((":int", ":float")):
             what = f"{node.value!r} is {value} in YAML 1.1 and something else in YAML 1.2"
@@ -255,6 +258,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuse keys that are no words, or occur twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             _refuse_yaml(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})

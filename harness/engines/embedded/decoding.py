@@ -285,6 +285,7 @@ class GatedLayer:
     def run(
         self, hidden: Float[Tensor, "B D"], angles: Angles, mask: Float[Tensor, "B 1 1 K"], cache: Cache
     ) -> Float[Tensor, "B D"]:
+        """Take hidden states through one layer, at one position of each row."""
         mixed = self._attend(self._before_attention(hidden), angles, mask, cache)
         if self._after_attention is not None:
             mixed = self._after_attention(mixed)
@@ -298,6 +299,7 @@ class GatedLayer:
     def _attend(
         self, given: Float[Tensor, "B D"], angles: Angles, mask: Float[Tensor, "B 1 1 K"], cache: Cache
     ) -> Float[Tensor, "B D"]:
+        """Attend from each row's new token to all before it, whose keys and values the cache holds."""
         rows = len(given)
         width = self._attention.head_dim
         query = self._query(given).view(rows, -1, width)

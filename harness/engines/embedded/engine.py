@@ -97,6 +97,7 @@ class EmbeddedEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
+        """Sample answers, chunk by chunk, as many at once as keys and values have room for; a chunk changes no answer."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
@@ -126,6 +127,7 @@ class EmbeddedEngine:
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
+        """Score answers, each distinct prompt encoded once; an empty answer has no scores, and no pass."""
         ids, place = self._encode_distinct(prompts)
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
@@ -136,6 +138,7 @@ class EmbeddedEngine:
         return scores
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """Make one step's updates, and count each of them as a version of the policy."""
         ids, place = self._encode_distinct(prompts)
 
         def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[list[int], list[Tensor], int]]:
@@ -150,6 +153,8 @@ class EmbeddedEngine:
         return report
 
     def save(self, folder: Path) -> None:
+        """Save an ordinary model folder, with the optimiser's state beside it."""
+
         def fill(new: Path) -> None:
             if self._lora:
                 adapters.save_adapters(self.model, new)

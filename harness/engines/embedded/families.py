@@ -92,6 +92,7 @@ def _train_tokenizer(family: str) -> str:
 
 
 def _byte_level_bpe(texts: list[str]) -> Tokenizer:
+    """Train byte-level BPE that splits numbers into pairs of digits."""
     tokenizer = Tokenizer(models.BPE(unk_token=None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -108,6 +109,7 @@ def _byte_level_bpe(texts: list[str]) -> Tokenizer:
 
 
 def _single_digit_bpe(texts: list[str]) -> Tokenizer:
+    """Train BPE that splits numbers into single digits, with an unknown token in place of bytes."""
     tokenizer = Tokenizer(models.BPE(unk_token=_UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), _make_metaspace()]

@@ -44,6 +44,8 @@ class Prefix:
         self.rows = rows
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Keep a layer's keys and values of prompts, or put each answer's own behind those of its prompt. Transformers calls it
+        in each layer."""
         if self.rows is None:
             if layer == len(self.layers):  # else checkpointing repeats the layer
                 self.layers.append((keys, values))

@@ -442,6 +442,7 @@ class Pretrainer:
         )
 
     def run(self, steps: int, done: Callable[[int], None]) -> None:
+        """Take so many steps of supervised learning. done: is told the steps that are done."""
         self._model.train()
         for step, (rows, scale) in enumerate(islice(self._draw_batches(), steps)):
             for group in self._optimiser.param_groups:

@@ -155,6 +155,8 @@ class OpenRLHFEngine:
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """Make one step's updates on all trainers, and sync the weights to the rollout engines. How far these were apart from the
+        trainer before the first update is noted, to tell later what is usual."""
         with self._lease.whole_turn():
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
             batches = cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens)
@@ -258,6 +260,8 @@ class OpenRLHFEngine:
         return self._rollouts[furthest].name, differences[furthest]
 
     def save(self, folder: Path) -> None:
+        """Save an ordinary model folder, with the optimiser's state beside it; every trainer takes part."""
+
         def fill(new: Path) -> None:
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 target = str(new.resolve())
@@ -312,6 +316,7 @@ class OpenRLHFEngine:
             self._rehearse_sync()
 
     def _open_rollouts(self) -> None:
+        """Open the rollout engines, and wait until all members have told their processes, which shows that they are up."""
         environment = seams.environment_of_actors(self._settings.sync_seconds) | seams.runner_environment(
             len(self._vocabulary.forbidden)
         )
@@ -357,6 +362,7 @@ class OpenRLHFEngine:
     def _answer_scores(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
     ) -> list[Float32[np.ndarray, "T"]]:
+        """Score answers to prompts, in order, by a method of the trainers; an empty answer has no scores, and is not asked."""
         ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
         rows = []
         for prompt, tokens in zip(prompts, answers, strict=True):

@@ -51,6 +51,7 @@ def local_ray(address: str | None = None) -> Iterator[str]:
 
 
 def main() -> None:
+    """Start a Ray cluster, print its address on stdout, and keep it until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
         signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)

@@ -48,6 +48,7 @@ class OffloadedTensors:
             pass
 
     def one_by_one(self) -> Iterator[None]:
+        """Bring the tensors back one after another; each is there when the next is asked for."""
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
@@ -170,6 +171,8 @@ class DeviceLease:
             self._devices.holder = None
 
     def hold(self, *wanted: MemoryState) -> None:
+        """Let the two sides keep this much in a GPU's memory: the one that gives up most goes first, so that there is room for
+        the other."""
         if wanted[0] and wanted[1] < self._held[1] < MemoryState.ALL:
             # vLLM wakes up whole before it sleeps again
             self.hold(MemoryState.NOTHING, self._held[1])

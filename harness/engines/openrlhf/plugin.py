@@ -134,6 +134,7 @@ class OpenRLHF(Backend):
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        """Check a model's folder for this engine, and open its config and tokenizer. Raises EngineError."""
         from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
@@ -168,6 +169,7 @@ class OpenRLHF(Backend):
         return time.thread_time() + sum(engine.cpu_seconds() for engine in self._engines[policy])
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        """Call `work` for each item: in threads where policies have devices of their own, else one after another."""
         listed = list(items)
         if not self.side_by_side:
             # Alternating order, so that no policy's memory is loaded twice.

@@ -132,6 +132,7 @@ class Checked:
     model_config: Any
 
     def expect(self) -> None:
+        """Begin to note the checksums of weights that arrive from the trainer."""
         model = self.model_runner.model
         if "load_weights" not in vars(model):
             load = model.load_weights

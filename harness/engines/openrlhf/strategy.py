@@ -79,6 +79,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         super().setup_distributed(timeout or self.patience)
 
     def prepare(self, *models: Any) -> Any:
+        """Add adapters, or take up stored ones, before DeepSpeed takes the model."""
         if self.lora is not None:
             (actor, _), *_ = models
             lora.add_adapters(actor.model, self.lora)

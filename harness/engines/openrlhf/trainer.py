@@ -383,6 +383,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
+        """Open a model, in the place of one that was open before, whose memory is freed first."""
         seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
@@ -394,6 +395,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
     def join(self, engines: list[Any], forbidden: Collection[int], ends: Sequence[int] = ()) -> None:
+        """Make the trainer, once the rollout engines are there. forbidden: ids that are no content. ends: ids that are one
+        action."""
         strategy = self.strategy
         self.vllm_engines = engines
         self.trainer = Trainer(
@@ -424,6 +427,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             return self.logprobs(batches)
 
     def hold(self, wanted: MemoryState) -> None:
+        """Keep this much of the trainer on the GPU. What only training needs goes away first, and what scoring needs last; they
+        come back in the other order."""
         model = self.actor.model
         away = self._offloaded
         scoring = [*weights_of_rank(model.module), *model.module.buffers(), self.trainer.forbidden]
@@ -445,6 +450,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
+        """Save weights and the optimiser's state; every rank calls it, and takes part where the state is spread over ranks."""
         module = self.actor.model.module
         config = module.config
         config.use_cache = True
@@ -459,6 +465,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
+        """Compute the checksum of each weight as rollout engines are to have it; collective where weights are sharded."""
         sums = {}
         with synced_weights(self.actor.model) as weights:
             for name, weight in weights.items():

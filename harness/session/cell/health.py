@@ -40,6 +40,7 @@ class _Running:
         self.first: float | None = None
 
     def add(self, row: StepRow, terms: Iterable[TermRow]) -> None:
+        """Take up a step: its counts are added to the sums of all steps before it."""
         own = [t for t in terms if t.source == "own" and t.name != "kl"]
         known = row.entropy == row.entropy
         if not self.steps:

@@ -62,6 +62,8 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds that are spent inside for a phase: by the engine's meter, or in phases without an engine by this
+        thread's clock."""
         engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
         cpu = own() + asked_seconds()

@@ -185,6 +185,7 @@ def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
 def suite_file(
     suite: Suite, cells: Sequence[Cell], bases: Sequence[BaseCheckpoint] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
+    """Make what a suite's file in its results says: its variants, groups, cells and base checkpoints."""
     variants = []
     for variant in suite.regimes:
         options = variant_options(variant)
@@ -284,6 +285,7 @@ def mark_interrupted(folder: Path, states: Container[State] = ("running",)) -> N
 
 @functools.cache
 def _current_commit() -> tuple[str, bool]:
+    """Read the commit that this package is at, and whether files differ from it; empty where it is no checkout of its own."""
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:

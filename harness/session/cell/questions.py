@@ -215,6 +215,8 @@ def with_length(
 
 
 def _training_prompts(cell: Cell, fetch: bool) -> Sequence[Prompt]:
+    """List all questions of which a cell may train on some. fetch: whether data sets that are not here are fetched. Raises
+    DataError."""
     source = training_source(cell.training.task)
     for task in cell.training.tasks if not fetch else ():
         if str(task) in SOURCES:

@@ -158,6 +158,7 @@ class _CountedAnswers(NamedTuple):
 
 
 def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
+    """Count a step's answers by verdict, and sum what means are taken of."""
     answers = [answer for group in groups for answer in group.answers]
     verdicts = [answer.verdict.value for answer in answers]
     undecided = [answer for answer in answers if not answer.verdict.valid]

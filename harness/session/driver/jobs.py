@@ -234,6 +234,7 @@ class Worker(logging.Handler):
         threading.Thread(target=self._send_heartbeats, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
     def serve(self) -> None:
+        """Run the jobs that the driver sends, one after another, until it asks for an end or is gone."""
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
@@ -270,6 +271,8 @@ class Worker(logging.Handler):
             self._stopped.set()
 
     def _send_heartbeats(self, interval: float) -> None:
+        """Tell the driver that the worker lives, as often as work goes on; a silent one is killed. The job's log is kept within
+        its limit."""
         heartbeat = Heartbeat(time.monotonic())
         main = threading.main_thread().ident
         cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
@@ -282,6 +285,7 @@ class Worker(logging.Handler):
                 trim_log(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:
+        """Read jobs until the driver closes the pipe; then leave the running one some seconds to save, and end the process."""
         for line in self._source:
             self._jobs.put(to_worker.decode(line))
         self._stopped.set()  # the driver asks for it or is gone
@@ -299,6 +303,7 @@ def _end_of(error: BaseException, job: Job) -> Finished:
 
 
 def main() -> None:
+    """Serve jobs as a worker process. Stdout is kept for messages; what libraries print there goes to stderr."""
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
     sink = os.fdopen(os.dup(1), "wb", buffering=0)

@@ -53,6 +53,7 @@ class Reporter:
         self._said = time.monotonic()
 
     def start(self, bases: int, cells: int, steps: float, most: int, where: str) -> None:
+        """Say how much there is to do. steps: of a cell. most: jobs at a time. where: they run."""
         self._steps = max(1.0, steps)
         self._cells = cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
@@ -62,6 +63,7 @@ class Reporter:
         self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do, {most} at a time ({where})")
 
     def begin(self, label: str) -> None:
+        """Note that a job begins. Time in which no cell runs does not count for the pace."""
         if not label.startswith("base "):
             now = time.monotonic()
             self._began = now if self._began is None else self._began + now - (self._paused or now)

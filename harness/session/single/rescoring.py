@@ -81,6 +81,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer_of_task(folder: Path, name: str) -> str:
+    """Find which scorer a stored task had: as its manifest or its suite states, else the task's own."""
     configs = [manifest.config for _, manifest in read_manifests([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):
