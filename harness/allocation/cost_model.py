@@ -184,7 +184,7 @@ class Checkpoint(NamedTuple):
 
 
 def logits_bytes(policy: PolicyDemand, entries: float, at_once: float) -> float:
-    """Bytes that the output layer takes in the backward pass of a micro-batch.
+    """Count the bytes that the output layer takes in the backward pass of a micro-batch.
 
     entries: logits, tokens times ids. at_once: most that are there together (`LOGITS`, `GPU_LOGITS`); beyond them the vocabulary
     is taken in parts, which give its gradient at the end, beside a tied embedding's."""

@@ -172,7 +172,7 @@ _STATED = re.compile(rf"(?:(\d+)x)?(?:(\d+)x([A-Za-z][\w.]*)-({_SIZE})(?:\+{_CPU
 
 
 def _parse_size(size: str) -> int:
-    """Bytes of a size as `24G` or `22.5GiB`."""
+    """Read a size such as `24G` or `22.5GiB`, in bytes."""
     return int(float(size.rstrip("GiB")) * (2**30 if "i" in size else 10**9))
 
 

@@ -109,7 +109,7 @@ def open_with(record: AnswerRecord, by: str | None) -> AnswerRecord:
 
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
-    """Bytes of an `open_with` text's tokens, in `text`."""
+    """Count the bytes of an `open_with` text's tokens, in `text`."""
     if by is None or _leading_space(text) == by or not text.strip():
         return pieces
     return _move_pieces(pieces, by, _leading_space(text))

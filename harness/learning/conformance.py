@@ -164,7 +164,7 @@ def _with_starts(scores: PeerScores, answer: Answer) -> PeerScores:
 
 
 def _bytes_by_token(answer: Answer) -> list[int]:
-    """Bytes of the text by token: all stand at the first one; an end has none."""
+    """Return the bytes of the text by token: all stand at the first one; an end has none."""
     further_tokens = answer.tokens.size - answer.finished - 1
     return [len(answer.text.encode())] + [0] * further_tokens
 

@@ -313,7 +313,8 @@ def _visible_files(folder: Path, wanted: Callable[[Path], bool]) -> dict[str, Pa
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int, int]:
-    """Bytes, times of the content's and the entry's last change in ns, and number of a file, by which another one is known."""
+    """Return the bytes, times of the content's and the entry's last change in ns, and number of a file, by which another one is
+    known."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 

@@ -373,7 +373,7 @@ def _find_refusal(text: str) -> TokenizationError | None:
 
 
 def _shift_offsets(offsets: Sequence[tuple[int, int]], before: int) -> list[tuple[int, int]]:
-    """Begin and end of each token in characters of the text alone. before: characters in front of it."""
+    """Return begin and end of each token in characters of the text alone. before: characters in front of it."""
     return [(max(0, begin - before), max(0, end - before)) for begin, end in offsets]
 
 

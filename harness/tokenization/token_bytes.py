@@ -168,7 +168,7 @@ class TokenBytes:
             self._map_tokens(lambda token: token.removeprefix(of_left).removesuffix(of_right))
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """Bytes of ids up to `unknown`, which has none."""
+        """Return the bytes of ids up to `unknown`, which has none."""
         pieces = [self._rest[i] for i in ids]
         first = 0
         while first < len(ids) and not self._kept[ids[first]]:
@@ -220,7 +220,7 @@ def _lengths_with_replacements(pieces: Sequence[bytes], bad: Sequence[tuple[int,
 
 
 def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
+    """Find start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
     begin = 0
     view = memoryview(data)
     while True:

@@ -98,7 +98,7 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
 
 
 def _sampling_bytes(policy: PolicyDemand, work: Workload) -> int:
-    """Bytes of keys and values while a policy samples, in training or evaluation."""
+    """Count the bytes of keys and values while a policy samples, in training or evaluation."""
     vocab = policy.model.vocab
 
     choice = vocab * (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES)

@@ -138,7 +138,8 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 
 def _cache_needs(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    """Bytes that models will take, and where: supervised starts and micro models in the harness's cache, others in the hub's."""
+    """Count the bytes that models will take, and where: supervised starts and micro models in the harness's cache, others in the
+    hub's."""
     resolved = prepared.resolved
     bases = {base.key: base for cell in prepared.cells_to_run() for base in prepared.bases_of(cell)}.values()
     missing = {base.key for base in prepared.missing_bases()}

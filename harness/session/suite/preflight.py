@@ -99,7 +99,9 @@ def pretrained_policies(prepared: Prepared, cells: Sequence[Cell]) -> Iterator[t
     out."""
     for g, group in enumerate(prepared.suite.groups):
         own = [cell for cell in cells if cell.group.name == group.name]
-        for p, policy in enumerate(group.policies if own else ()):
+        if not own:
+            continue
+        for p, policy in enumerate(group.policies):
             if not policy.is_micro:
                 yield f"groups[{g}].policies[{p}]", policy, own
 
