@@ -490,7 +490,8 @@ class Run:
         return learnt
 
     def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], LearntStep]:
-        """Take one policy's step: sample, publish, and learn from what has come by now, of this step or earlier ones."""
+        """Take one policy's step: sample, publish, and learn from what has come by then, of this step or earlier ones. A peer
+        that is more than `max_staleness` steps behind is waited for, up to the deadline."""
         learner.clock.next_step()
         own = self._answer_prompts(learner, step, list(enumerate(self._draw_prompts(step, learner))))
         self._count_invalid(own)
