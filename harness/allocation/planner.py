@@ -184,6 +184,7 @@ def _plan_alike(
     lacking = {kind: cell for kind, (cell, _) in kinds.items() if alone[kind] is None}
     if lacking:
         return _refuse_plan(_describe_shortfalls(lacking, cluster, gpu), cells, pending, inventory)
+    # One cell at a time is played first, whatever it takes: 0 is below all bounds of the others, which come sorted
     one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
     candidates = [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]
     chosen, run = _play_best_candidate(candidates, kinds, cluster, measured)
