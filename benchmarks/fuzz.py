@@ -55,7 +55,7 @@ def suite(place: Path) -> Parser:
     from harness.engines.backend import read_options
     from harness.engines.embedded.plugin import EmbeddedOptions
     from harness.reading import as_text
-    from harness.session.suite.validation import fill_in_options
+    from harness.session.suite.validation import validate_suite
     from harness.suite.load import parse_suite, parse_yaml
 
     def parse(data: bytes) -> None:
@@ -65,7 +65,7 @@ def suite(place: Path) -> Parser:
             return
         raw = parse_yaml(text, "fuzz")
         if isinstance(raw, dict):
-            validated = fill_in_options(parse_suite({"name": "x", **raw}, (), "fuzz"), "fuzz")
+            validated = validate_suite(parse_suite({"name": "x", **raw}, (), "fuzz"), "fuzz")
             read_options(EmbeddedOptions, validated.engine_options, "fuzz")
             json.dumps(validated.model_dump(mode="json")).encode()
 

@@ -59,7 +59,7 @@ CELL = (*BASE, "exchange", "learning", "tokenization", "session")
 
 
 class Recorded(NamedTuple):
-    """`line`: where the version stands, from 1."""
+    """A package's entry of `versions.toml`. line: where its version stands, from 1."""
 
     version: int
     syntax: str
@@ -68,11 +68,15 @@ class Recorded(NamedTuple):
 
 @cache
 def recorded_versions() -> dict[str, Recorded]:
-    """By line, so that merge conflicts read too: the higher version counts."""
+    """Read `versions.toml`: what is recorded of each package, by its name."""
     return parse_versions(TABLE.read_text("utf-8"))
 
 
 def parse_versions(text: str) -> dict[str, Recorded]:
+    """Read the text of a table of versions, by package.
+
+    It is read line by line and not as TOML, so that one with the marks of a merge conflict reads too: of two versions of a
+    package the higher counts."""
     table: dict[str, Recorded] = {}
     package = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -90,19 +94,20 @@ def parse_versions(text: str) -> dict[str, Recorded]:
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
-    """By package, as keys hold them."""
+    """Return the packages' recorded versions, by package, as keys hold them."""
     table = recorded_versions()
     return {name: str(table[name].version) for name in sorted(packages)}
 
 
 def files_of(package: str) -> list[Path]:
+    """List the files of a package, without those that lie below its folders but are another's, or nobody's."""
     places = [ROOT / place for place in PACKAGES[package]]
     files = (file for place in places for file in ([place] if place.is_file() else place.rglob("*.py")))
     return sorted(file for file in files if owner_of(file) == package)
 
 
 def owner_of(file: Path) -> str | None:
-    """None where no number depends on the file."""
+    """Name the package whose file this is; None where no number depends on the file."""
     path = file.relative_to(ROOT).as_posix()
     if any(_lies_within(path, place) for place in BESIDE):
         return None
@@ -117,11 +122,12 @@ def _lies_within(path: str, place: str) -> bool:
 
 
 def syntax_of(package: str) -> str:
+    """Digest the syntax of a package's present code, as `versions.toml` records it."""
     return syntax_digest({file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files_of(package)})
 
 
 def syntax_digest(sources: Mapping[str, str]) -> str:
-    """16 hexadecimal digits over syntax trees, the same from Python 3.11 to 3.13: without docstrings, comments, layout."""
+    """Digest syntax trees, without docstrings, comments and layout: 16 hexadecimal digits, the same from Python 3.11 to 3.13."""
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(sources):
         digest.update(f"{name}\0{_shape_of_tree(ast.parse(sources[name]))}\0".encode())
@@ -129,6 +135,8 @@ def syntax_digest(sources: Mapping[str, str]) -> str:
 
 
 def _shape_of_tree(node: object) -> str:
+    """Write a syntax tree out, without what says nothing: empty fields, docstrings, `pass`, and fields that other Pythons
+    lack."""
     if isinstance(node, ast.AST):
         fields = [(name, _shape_of_tree(value)) for name, value in ast.iter_fields(node) if name not in _UNREAD]
         inner = ", ".join(f"{name}={shape}" for name, shape in fields if shape not in ("[]", "None"))

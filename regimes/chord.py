@@ -40,7 +40,7 @@ class CHORD(Regime):
     shares = frozenset({Success})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own answers weigh 1 - mu, all verified successes mu."""
+        """Learn where own answers weigh 1 - mu, all verified successes mu."""
         given = [peer_answer(y, 1.0, None) for group in own for y in inbox.right(group.prompt.id)]
         grpo = own_term(own, grpo_advantages, GRPO)
         if not given:

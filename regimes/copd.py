@@ -1,5 +1,5 @@
-"""CoPD: steps of RLVR alternate with steps of mutual distillation (arXiv 2604.27083, as a reader's note has it); without the offset
-between models as CompassOPD has it (arXiv 2609.10154)."""
+"""CoPD: steps of RLVR alternate with steps of mutual distillation (arXiv 2604.27083, as a reader's note has it); without the
+offset between models as CompassOPD has it (arXiv 2609.10154)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CoPD(Regime):
         return frozenset({Need.SCORES}) | started
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
-        """Drafts, in the steps that distil."""
+        """Publish drafts, in the steps that distil."""
         return super().publish([g for g in groups if self._distils_at(g.step)], pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
@@ -94,7 +94,7 @@ def distillation_term(own: Sequence[Group], inbox: Inbox, beta: float, alpha: fl
 
 
 def _taught_logprobs(scores: PeerScores, alpha: float | None) -> np.ndarray:
-    """(T,) a peer's log-probabilities, nats; with an alpha less those under its start weights."""
+    """Return a peer's log-probabilities (T,), nats; with an alpha less those under its start weights."""
     if alpha is None:
         return scores.aligned
     assert scores.start is not None
@@ -102,6 +102,6 @@ def _taught_logprobs(scores: PeerScores, alpha: float | None) -> np.ndarray:
 
 
 def _tokens_reached(term: TermAnswer, peers: Sequence[PeerScores]) -> np.ndarray | None:
-    """(T,) tokens that take part, None for all: those of the answer that every peer's scores reach exactly."""
+    """Mark the tokens (T,) that take part, None for all: those of the answer that every peer's scores reach exactly."""
     masks = [mask for mask in (term.mask, *(scores.exact for scores in peers)) if mask is not None]
     return np.asarray(np.logical_and.reduce(masks)) if masks else None

@@ -61,7 +61,7 @@ class CoRe(Regime):
         return tokens
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
-        """For questions drawn of those that only peers solved."""
+        """Give hints for questions drawn of those that only peers solved."""
         given = []
         chance = Fraction(self.options.probability).limit_denominator(DRAWS)
         for group in own:
@@ -77,7 +77,7 @@ class CoRe(Regime):
         return ("the second round counts as rollouts: put the baseline at `budget: 2x` beside it",)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """A = (R - mean) / (std + 1e-6) over both rounds and the peers' first."""
+        """Learn with A = (R - mean) / (std + 1e-6) over both rounds and the peers' first."""
         again = {g.prompt.of: g for g in own if g.prompt.of and g.valid}
         mine = []
         hinted = list[TermAnswer]()

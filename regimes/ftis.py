@@ -51,7 +51,7 @@ class FTIS(Regime):
     needs = frozenset({Need.ALIGNED, Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own answers, truncated importance sampling on peers'."""
+        """Learn by GRPO on own answers, truncated importance sampling on peers'."""
         mine: list[TermAnswer] = []
         theirs: list[TermAnswer] = []
         for group in own:
@@ -72,14 +72,15 @@ class FTIS(Regime):
         ]
 
     def _truncated_objective(self, grpo: Objective) -> Objective:
-        """The objective of peers' tokens; with an inner clip the truncated weight is part of their advantages."""
+        """Make the objective of peers' tokens; with an inner clip the truncated weight is part of their advantages."""
         if self.options.clip == "inner":
             return grpo
         form: Literal["truncated", "hard"] = "truncated" if self.options.beyond == "weight" else "hard"
         return replace(grpo, form=form, low=0.0, high=self.options.truncation)
 
     def _weigh_answer(self, answer: PeerAnswer, advantage: float) -> TermAnswer:
-        """A kept answer: its ratio is to pi_j, or with an inner clip to old_k and weighed by min(old_k / pi_j, C) before."""
+        """Weigh a kept answer: its ratio is to pi_j, or with an inner clip to old_k and weighed by min(old_k / pi_j, C)
+        before."""
         if self.options.clip == "none":
             return peer_answer(answer, advantage, answer.aligned)
         weights = np.minimum(np.exp(-self._log_ratio(answer)), self.options.truncation)
@@ -93,7 +94,7 @@ class FTIS(Regime):
         return bool(advantage > 0 or self.divergence(answer) < self.options.filter_kl)
 
     def divergence(self, answer: PeerAnswer) -> float:
-        """k3 = exp(d) - 1 - d summed over tokens, nats; d = log(pi_j / pi_k) or its negative."""
+        """Compute k3 = exp(d) - 1 - d summed over tokens, nats; d = log(pi_j / pi_k) or its negative."""
         log_ratio = self._log_ratio(answer)
         log_ratio = log_ratio if answer.exact is None else log_ratio[answer.exact]
         log_ratio = log_ratio if self.options.divergence == "learner" else -log_ratio
@@ -102,7 +103,7 @@ class FTIS(Regime):
 
     @staticmethod
     def _log_ratio(answer: PeerAnswer) -> np.ndarray:
-        """(T,) log(pi_j / pi_k) at the step's start, nats."""
+        """Compute (T,) log(pi_j / pi_k) at the step's start, nats."""
         assert answer.receiver_old is not None
         assert answer.aligned is not None
         return np.asarray(answer.aligned.astype(np.float64) - answer.receiver_old)

@@ -66,7 +66,7 @@ class GRAFT(Regime):
     needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on the kept own groups, and on what is admitted of the replacing ones."""
+        """Learn by GRPO on the kept own groups, and on what is admitted of the replacing ones."""
         chosen = self.choose(own, inbox, context)
         mine: list[TermAnswer] = []
         offered: list[tuple[PeerAnswer, float]] = []

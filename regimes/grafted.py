@@ -44,7 +44,7 @@ class Grafted(Regime):
         self._graft, self._update = GRAFT(), UPDATES[self.options.update]()
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """The update's terms, with the chosen peer groups."""
+        """Make the update's terms, with the chosen peer groups."""
         chosen = self._graft.choose(own, inbox, context)
         if isinstance(self._update, HACPO):
             return _restrict_to_chosen(self._update.learn(own, inbox, context), chosen)
@@ -75,7 +75,7 @@ def _restrict_to_chosen(terms: Sequence[Term], chosen: Chosen) -> list[Term]:
 
 
 def _replace_groups(luffy: LUFFY, own: Sequence[Group], chosen: Chosen) -> list[Term]:
-    """LUFFY's objective on whole peer groups, which stand in place of the own ones."""
+    """Make terms of LUFFY's objective on whole peer groups, which stand in place of the own ones."""
     theirs = []
     for group in chosen.values():
         rewards = rewards_of(group)

@@ -76,12 +76,12 @@ class HACPO(Regime):
         self._shares: list[dict[str, float]] = []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own answers: GSPO. Peers': the cross ratio, in later mini-batches."""
+        """Learn from own answers by GSPO, from peers' by the cross ratio, in later mini-batches."""
         self.observe(own, inbox, context)
         return self.terms(own, inbox, context)
 
     def terms(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """By the capabilities observed so far."""
+        """Make terms by the capabilities observed so far."""
         omega_of = cache(self.omega)  # few pairs, thousands of answers
         mine: list[TermAnswer] = []
         theirs: list[TermAnswer] = []
@@ -100,11 +100,11 @@ class HACPO(Regime):
         return [Term("own", "own", self._own, tuple(mine)), Term("peer", "peer", self._cross, tuple(theirs), order=1)]
 
     def advantages(self, rewards: Rewards, omega: Rewards, own: int) -> Rewards:
-        """A_i = (R_i - mu) / (std + 1e-6), the first `own` of them the learner's."""
+        """Compute A_i = (R_i - mu) / (std + 1e-6), the first `own` of them the learner's."""
         return (rewards - self.baseline(rewards, omega, own)) / (deviation_of(rewards) + EPSILON)
 
     def baseline(self, rewards: Rewards, omega: Rewards, own: int) -> float:
-        """mu = mean_i omega_i R_i. Guards (code): equal rewards: the plain mean; mu > 1: the learner's own."""
+        """Compute mu = mean_i omega_i R_i. Guards (code): equal rewards: the plain mean; mu > 1: the learner's own."""
         mu = float((omega * rewards).mean()) if self.options.capability_advantage else float(rewards.mean())
         if not self.options.guards:
             return mu
@@ -115,7 +115,7 @@ class HACPO(Regime):
         return mu
 
     def omega(self, a: str, b: str) -> float:
-        """clamp(P_a / P_b, omega_min, omega_max); exactly 1 for a = b."""
+        """Compute clamp(P_a / P_b, omega_min, omega_max); exactly 1 for a = b."""
         if a == b:
             return 1.0
         ratio = self.capability(a) / self.capability(b)
@@ -133,12 +133,12 @@ class HACPO(Regime):
         self._shares = [dict(step) for step in state.get("shares", [])]
 
     def capability(self, policy: str) -> float:
-        """P: share of right answers over the window, at least 1e-8."""
+        """Compute P, the share of right answers over the window, at least 1e-8."""
         known = [step[policy] for step in self._shares if policy in step]
         return max(float(np.mean(known)) if known else 0.0, FLOOR)
 
     def observe(self, own: Sequence[Group], inbox: Inbox, context: Context) -> None:
-        """A silent policy keeps its other steps."""
+        """Observe the step's capabilities. A silent policy keeps its other steps."""
         rewards: dict[str, list[float]] = {context.learner: [a.reward for g in own for a in g.valid]}
         for group in own:
             for answer in inbox.valid(group.prompt.id):

@@ -43,7 +43,7 @@ class ImitateThenRL(Regime):
         return super().publish(imitating, pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """One term for each phase."""
+        """Make one term for each phase."""
         right = [peer_answer(answer, 1.0, None) for group in own for answer in inbox.right(group.prompt.id)]
         grpo = own_term(own, grpo_advantages, GRPO)
         if not right:

@@ -31,7 +31,7 @@ class Independent(Regime):
     Options = IndependentOptions
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """A = (R - mean) / (std + 1e-6); Dr. GRPO: R - mean."""
+        """Learn with A = (R - mean) / (std + 1e-6); Dr. GRPO: R - mean."""
         if self.options.objective == "dr_grpo":
             return [own_term(own, lambda g: rewards_of(g.valid) - rewards_of(g.valid).mean(), DR_GRPO)]
         objective = {"grpo": GRPO, "grpo_answer": GRPO_ANSWER, "gspo": GSPO}[self.options.objective]

@@ -38,7 +38,7 @@ class LUFFY(Regime):
     shares = frozenset({Success})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO's ratio, peers' shaped probability, one token normaliser."""
+        """Learn by GRPO's ratio, peers' shaped probability, one token normaliser."""
         mine = []
         theirs = []
         for group in own:

@@ -22,7 +22,7 @@ class Naive(Regime):
     needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Of GRPO's objective, with one token normaliser."""
+        """Make the term of GRPO's objective, with one token normaliser."""
         mine = []
         theirs = []
         for group in own:

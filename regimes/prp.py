@@ -52,7 +52,7 @@ class PRP(Regime):
         }[self.options.ratio]
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Token ratios with one token normaliser."""
+        """Learn by token ratios with one token normaliser."""
         mine = []
         theirs = []
         for group in own:

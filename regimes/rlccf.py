@@ -41,7 +41,7 @@ class RLCCF(Regime):
     peer_share = 0.0
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """Own answers alone, with the vote's rewards."""
+        """Learn from own answers alone, with the vote's rewards."""
 
         def advantages(group: Group) -> Rewards:
             same = context.same_of(group.prompt)
@@ -57,7 +57,7 @@ class RLCCF(Regime):
 
 
 def next_in_ring(context: Context) -> str:
-    """The policy behind the learner in the suite's order, the first behind the last."""
+    """Return the policy behind the learner in the suite's order, the first behind the last."""
     place = context.policies.index(context.learner)
     return context.policies[(place + 1) % len(context.policies)]
 
@@ -65,12 +65,12 @@ def next_in_ring(context: Context) -> str:
 def vote_rewards(
     own: Sequence[Answer], peers: Sequence[Sequence[PeerAnswer]], same: Same, own_votes: bool = True
 ) -> Rewards:
-    """1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones. same: the task's scorer's
-    rule. own_votes: whether own answers have a vote."""
+    """Give 1 for own answers that agree with the winner of the vote; 0 for others, cut off or empty ones. same: the task's
+    scorer's rule. own_votes: whether own answers have a vote."""
     kinds: list[str] = []
 
     def kind(said: str) -> int:
-        """Which of the different answers, -1 for none."""
+        """Return which of the different answers this is, -1 for none."""
         index = next((i for i, other in enumerate(kinds) if same(other, said)), len(kinds))
         if said and index == len(kinds):
             kinds.append(said)

@@ -36,7 +36,7 @@ class SAPO(Regime):
     needs = frozenset({Need.RECEIVER_OLD})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own and drawn groups."""
+        """Learn by GRPO on own and drawn groups."""
         external = []
         for group in own:
             for peers in by_author(inbox.valid(group.prompt.id)):
@@ -53,6 +53,6 @@ class SAPO(Regime):
 
 
 def _as_group(peers: Sequence[PeerAnswer]) -> list[TermAnswer]:
-    """A peer's answers with GRPO's advantages among themselves."""
+    """Take a peer's answers with GRPO's advantages among themselves."""
     rewards = rewards_of(peers)
     return [peer_answer(p, a, p.receiver_old) for p, a in zip(peers, standardise(rewards, rewards), strict=True)]

@@ -43,7 +43,7 @@ class ScoreThenRL(Regime):
         return super().publish(distilling, pieces)
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """One term for each phase."""
+        """Make one term for each phase."""
         grpo = own_term(own, grpo_advantages, GRPO)
         if not any(inbox.scores.values()):
             return [grpo]

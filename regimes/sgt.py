@@ -38,7 +38,7 @@ class SGT(Regime):
     peer_share = 0.1  # one success, on rescue prompts alone
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO on own answers, then one success per rescue prompt."""
+        """Learn by GRPO on own answers, then one success per rescue prompt."""
         imitated = []
         for group in own:
             if not group.valid or any(a.reward > 0 for a in group.valid):

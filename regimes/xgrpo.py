@@ -37,7 +37,7 @@ class XGRPO(Regime):
     shares = frozenset({GroupValue})
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """GRPO's term with the peers' baseline."""
+        """Make GRPO's term with the peers' baseline."""
         return [
             own_term(
                 own, lambda g: self._compute_advantages(rewards_of(g.valid), inbox.values.get(g.prompt.id, ())), GRPO

@@ -66,7 +66,7 @@ class HardwareRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_record(path: Path) -> HardwareRecord:
-    """Raises UsageError, one line with the place, for what no check writes."""
+    """Read a hardware record. Raises UsageError, one line with the place, for what no check writes."""
     try:
         return msgspec.json.decode(read_text(path, MAX_BYTES), type=HardwareRecord)
     except OSError as error:
@@ -76,8 +76,8 @@ def read_record(path: Path) -> HardwareRecord:
 
 
 def measured_device(path: Path, inventory: Inventory, stands: str) -> Device:
-    """What the inventory's GPUs do by a record. stands: the kind planned with where there are none. Raises UsageError for a
-    record of another card."""
+    """Return what the inventory's GPUs do by a record. stands: the kind planned with where there are none. Raises UsageError for
+    a record of another card."""
     record = read_record(path)
     card = record.card
     planned = {(n.gpu_kind, n.gpu_memory) for n in inventory.nodes if n.gpus} or {(stands.upper(), card.memory)}

@@ -38,7 +38,7 @@ from harness.allocation.layout import (
 
 
 class CellLayout(msgspec.Struct, frozen=True):
-    """memory_bytes: of GPUs and hosts. phases: of the whole cell."""
+    """Where a cell's policies go. memory_bytes: of GPUs and hosts together. phases: seconds of the whole cell."""
 
     arrangement: Literal["colocated", "stacked"]
     gpus: int
@@ -67,13 +67,13 @@ class CellLayout(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def cell_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The fastest way on at most so many GPUs and in the RAM beside them, or None."""
+    """Find the fastest way on at most so many GPUs and in the RAM beside them, or None."""
     found = _find_layouts(cell, gpu, _Limit(gpus, gpu.ram, gpu.ram_each))
     return min(found, key=lambda layout: layout.seconds, default=None)
 
 
 def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
-    """The way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
+    """Find the way that takes least RAM on at most so many GPUs, however much there is; or None where GPUs are what lacks."""
     least = None
     found = _find_layouts(cell, gpu, _Limit(gpus))
     while found:  # something takes less
@@ -83,7 +83,7 @@ def frugal_layout(cell: CellDemand, gpus: int, gpu: Gpu) -> CellLayout | None:
 
 
 class _Limit(NamedTuple):
-    """ram: bytes for the whole cell; each: bytes beside each GPU; None for no limit."""
+    """What a cell may take at most. ram: bytes for the whole cell; each: bytes beside each GPU; None for no limit."""
 
     gpus: int
     ram: int | None = None
@@ -91,7 +91,7 @@ class _Limit(NamedTuple):
 
 
 def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]:
-    """Layouts of a cell on GPUs of one kind, within a limit."""
+    """Find layouts of a cell on GPUs of one kind, within a limit: the fastest on GPUs of their own, and those in turns."""
     several = len(cell.policies) > 1
     found = list[CellLayout]()
     gpu = replace(gpu, ram=None, ram_each=None)  # from here on the limit says it
@@ -107,7 +107,7 @@ def _find_layouts(cell: CellDemand, gpu: Gpu, limit: _Limit) -> list[CellLayout]
 
 
 def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) -> list[PolicyLayout]:
-    """Ways to place a policy on GPUs of its own, within a limit."""
+    """List ways to place a policy on GPUs of its own, within a limit."""
     found = list[PolicyLayout]()
     for gpus in sizes_to_try(policy):
         if gpus > limit.gpus:
@@ -117,7 +117,7 @@ def _on_own_gpus(policy: PolicyDemand, work: Workload, limit: _Limit, gpu: Gpu) 
 
 
 def _in_turns(cell: CellDemand, limit: _Limit, gpu: Gpu) -> Iterator[CellLayout]:
-    """On each number of GPUs the fastest way in which all policies take turns on all of them."""
+    """Yield, for each number of GPUs, the fastest way in which all policies take turns on all of them."""
     others = len(cell.policies) - 1
     stated = cell.policies[0].devices
     for gpus in (stated,) if stated else places_up_to(limit.gpus):
@@ -143,7 +143,7 @@ _Costs = TypeVar("_Costs", bound=float)
 
 
 def _keep_unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[tuple[_Costs, int, list[PolicyLayout]]]:
-    """Those that no other beats in both of their first two figures, the least of the first one first."""
+    """Keep the ways that no other beats in both of their first two figures, the least of the first one first."""
     kept = list[tuple[_Costs, int, list[PolicyLayout]]]()
     for way in sorted(ways, key=lambda way: way[:2]):
         if not kept or way[1] < kept[-1][1]:
@@ -154,8 +154,8 @@ def _keep_unbeaten(ways: list[tuple[_Costs, int, list[PolicyLayout]]]) -> list[t
 def fastest_together(
     options: Sequence[Sequence[PolicyLayout]], steps: int, gpus: int, ram: int | None = None
 ) -> list[PolicyLayout]:
-    """One of each policy's options, for the shortest cell on so many GPUs and in so much RAM (bytes); none where they do not
-    fit together.
+    """Choose one of each policy's options, for the shortest cell on so many GPUs and in so much RAM (bytes); none where they do
+    not fit together.
 
     A step is as long as its slowest policy's, and so is the rest of a cell. For each pace of a step, from the fastest,
     the shortest rest is searched that fits; so nothing that fits is faster, and more of anything is never slower."""
@@ -186,6 +186,8 @@ def fastest_together(
 
 
 def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int | None) -> list[PolicyLayout]:
+    """Choose one of each policy's options so that all together take the fewest GPUs, at most so many, and no more RAM than there
+    is; none where they do not fit. Ways that another beats in both are dropped policy by policy, since both add up."""
     kept: list[tuple[int, int, list[PolicyLayout]]] = [(0, 0, [])]
     for own in options:
         alone = _keep_unbeaten([(place.gpus, place.host, [place]) for place in own])
@@ -199,7 +201,11 @@ def _fewest_gpus(options: Sequence[Sequence[PolicyLayout]], gpus: int, ram: int 
 
 
 def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], on: Device, stacked: bool) -> CellLayout:
-    """The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count."""
+    """Put the policies' layouts together to that of a cell. gpus: of all. stacked: policies take turns on the same ones.
+
+    The slowest policy sets the pace of a step, and of what follows; of policies that take turns all count. Phases of a step have
+    the slowest policy's proportions: `scale` multiplies its seconds of one step, so that its phases add up to all of the cell's
+    steps, which in turns are longer than its own."""
     work = cell.workload
     slowest = max((place.seconds for place in places), key=lambda seconds: seconds.total)
     step = sum(place.seconds.total for place in places) if stacked else slowest.total
@@ -225,7 +231,8 @@ def _combine_policies(cell: CellDemand, gpus: int, places: list[PolicyLayout], o
 
 
 def _beside_steps(cell: CellDemand, places: Sequence[PolicyLayout], on: Device, stacked: bool) -> BesideSteps:
-    """Seconds of a cell beside its steps: of the slowest policy, or of all, one after the other with what turns cost."""
+    """Predict the seconds of a cell beside its steps: of the slowest policy, or of all, one after the other with what turns
+    cost."""
     each: list[BesideSteps] = []
     for policy, place in zip(cell.policies, places, strict=True):
         spread = place.engines, place.tensor_parallel, place.concurrent

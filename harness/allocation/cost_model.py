@@ -145,13 +145,13 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def weight_bytes(model: ModelShape, precision: Precision) -> int:
-    """2 Psi in bf16, 4 Psi in fp32."""
+    """Return the bytes of a model's weights, 2 Psi in bf16, 4 Psi in fp32."""
     return model.parameters * (2 if precision == "bf16" else 4)
 
 
 def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memory:
-    """Weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and figure
-    1).
+    """Count weights, gradients and Adam states of one rank under ZeRO (Rajbhandari et al., arXiv 1910.02054, section 3.1 and
+    figure 1).
 
     bf16: 2 Psi weights, 12 Psi optimiser (fp32 master, momentum, variance); fp32: 4 and 8 Psi, under
     stages 1 and 2 12. Gradients add up in fp32: 4 Psi.
@@ -168,7 +168,7 @@ def trainer_states(policy: PolicyDemand, zero: int = 0, ranks: int = 1) -> Memor
 
 
 def kv_cache_bytes(policy: PolicyDemand, tokens: int, tensor_parallel: int = 1) -> int:
-    """Of one sequence, in whole blocks, on one of `tensor_parallel` devices."""
+    """Return the bytes of the KV cache of one sequence, in whole blocks, on one of `tensor_parallel` devices."""
     return policy.model.kv_bytes(-(-tokens // KV_BLOCK) * KV_BLOCK, policy.value_bytes, tensor_parallel)
 
 
@@ -184,7 +184,7 @@ class Checkpoint(NamedTuple):
 
 
 def logits_bytes(policy: PolicyDemand, entries: float, at_once: float) -> float:
-    """Bytes that the output layer takes in the backward pass of a micro-batch.
+    """Count the bytes that the output layer takes in the backward pass of a micro-batch.
 
     entries: logits, tokens times ids. at_once: most that are there together (`LOGITS`, `GPU_LOGITS`); beyond them the vocabulary
     is taken in parts, which give its gradient at the end, beside a tied embedding's."""
@@ -197,8 +197,8 @@ def logits_bytes(policy: PolicyDemand, entries: float, at_once: float) -> float:
 def checkpoint_bytes(
     model: ModelShape, precision: Precision, tokenizer: int | None = None, adapters: int = 0
 ) -> Checkpoint:
-    """Weights at the training precision, two fp32 moments, and an fp32 master where the weights are none. tokenizer: bytes,
-    where known. adapters: parameters, if these alone are trained; merged weights are fp32."""
+    """Count the bytes of a checkpoint: weights at the training precision, two fp32 moments, and an fp32 master where the weights
+    are none. tokenizer: bytes, where known. adapters: parameters, if these alone are trained; merged weights are fp32."""
     weights = weight_bytes(model, precision)
     if adapters:
         weights = weight_bytes(model, "fp32") + adapters * (2 if precision == "bf16" else 4)
@@ -258,7 +258,7 @@ UNKNOWN = CostSheet(100e12, 1.0e12)
 
 
 def cost_sheet_of(kind: str) -> CostSheet:
-    """`A100-80G` counts as A100, A1000 does not; a modest one where the name is unknown."""
+    """Find the figures of a kind of GPU: `A100-80G` counts as A100, A1000 does not; a modest one where the name is unknown."""
     matching = [known for known in SHEETS if re.match(rf"{known}(?!\d)", kind.upper())]
     return SHEETS[max(matching, key=len)] if matching else UNKNOWN
 
@@ -291,8 +291,8 @@ class PhaseSeconds(msgspec.Struct, frozen=True):
 
 
 def score_seconds(model: ModelShape, tokens: float, sequence: float, on: Device) -> float:
-    """A forward pass: 2 N operations per token and the attention's (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B). N
-    counts the parameters of matrix products, of experts those that a token takes."""
+    """Predict the seconds of scores, which take a forward pass: 2 N operations per token and the attention's (Chowdhery et al.,
+    PaLM, arXiv 2204.02311, appendix B). N counts the parameters of matrix products, of experts those that a token takes."""
     return tokens * (2 * model.matmul + model.attention_flops(sequence)) / on.score
 
 
@@ -314,10 +314,10 @@ def rollout_seconds(
     concurrent: int,
     on: Device,
 ) -> float:
-    """Answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its FLOPs; decoding
-    reads the weights at each step and every sequence's KV cache at each of its tokens, or does 2 N FLOPs a token, whichever
-    takes longer. A wave's last answers are longest, and the ended ones take nothing more: so more sequences at once are never
-    slower."""
+    """Predict the seconds of answers of at most `longest` tokens by engines that hold `concurrent` sequences each. Prefill by its
+    FLOPs; decoding reads the weights at each step and every sequence's KV cache at each of its tokens, or does 2 N FLOPs a token,
+    whichever takes longer. A wave's last answers are longest, and the ended ones take nothing more: so more sequences at once are
+    never slower."""
     model = policy.model
     prompt = work.prompt_tokens
     mean = work.mean * longest

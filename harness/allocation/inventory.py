@@ -43,8 +43,8 @@ class Card(NamedTuple):
 
 
 def list_visible_gpus() -> list[Card]:
-    """Those that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails or is
-    late.
+    """List the GPUs that nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, in its order; none where nvidia-smi is absent, fails
+    or is late.
 
     The variable is read as CUDA does (programming guide): numbers, or unique beginnings of names of
     GPUs or MIG parts, up to the first that means no device; none where one stands twice.
@@ -76,18 +76,19 @@ def list_visible_gpus() -> list[Card]:
 
 
 def has_bf16(kind: str) -> bool:
-    """Not before Ampere: names that begin with Kepler's to Turing's letter, or a brand that ended with them."""
+    """Whether a kind of GPU multiplies bf16: none before Ampere does, which are those whose names begin with Kepler's to Turing's
+    letter, or with a brand that ended with them."""
     return not _NO_BF16.match(kind.upper())
 
 
 def gpu_kind(name: str) -> str:
-    """`NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
+    """Shorten a card's name: `NVIDIA A100-SXM4-80GB` is an A100, `NVIDIA GeForce RTX 4090` an RTX4090."""
     match = _KIND.search(name.upper())
     return match[0].replace(" ", "") if match else "GPU"
 
 
 def _with_names(numbered: dict[str, Card]) -> dict[str, Card]:
-    """Cards by the names that CUDA_VISIBLE_DEVICES may give them."""
+    """Return cards by the names that CUDA_VISIBLE_DEVICES may give them."""
     by_name = dict[str, Card]()
     card = Card("", "", 0)
     for number, uuid, size, part in _NAMES.findall(_ask_nvidia_smi("-L")):
@@ -100,7 +101,7 @@ def _with_names(numbered: dict[str, Card]) -> dict[str, Card]:
 
 
 def _ask_nvidia_smi(*arguments: str) -> str:
-    """What nvidia-smi prints; empty where it is not there or fails."""
+    """Return what nvidia-smi prints; empty where it is not there or fails."""
     try:
         command = ["nvidia-smi", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
@@ -143,7 +144,7 @@ class Inventory:
         return sum(node.memory for node in self.nodes)
 
     def with_logical_gpus(self) -> Inventory:
-        """One per core, with half of a node's memory."""
+        """Give the nodes logical GPUs, one per core, with half of a node's memory."""
         nodes = []
         for node in self.nodes:
             half = node.memory // 2
@@ -155,6 +156,7 @@ class Inventory:
         return Inventory(tuple(replace(n, gpus=0, gpu_memory=0, gpu_kind="") for n in self.nodes))
 
     def describe(self) -> str:
+        """Name the nodes with their GPUs, cores and memory; of many the first three."""
         parts = []
         for node in self.nodes:
             gpus = f"{node.gpus} x {node.gpu_kind or 'GPU'} of {node.gpu_memory / 1e9:.0f} GB, " if node.gpus else ""
@@ -170,14 +172,14 @@ _STATED = re.compile(rf"(?:(\d+)x)?(?:(\d+)x([A-Za-z][\w.]*)-({_SIZE})(?:\+{_CPU
 
 
 def _parse_size(size: str) -> int:
-    """Bytes of a size as `24G` or `22.5GiB`."""
+    """Read a size such as `24G` or `22.5GiB`, in bytes."""
     return int(float(size.rstrip("GiB")) * (2**30 if "i" in size else 10**9))
 
 
 def parse_inventory(text: str) -> Inventory:
-    """``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi`` 2**30. GPUs stand in
-    nodes of at most eight unless said, with 16 cores and 128 GiB of RAM each unless `+...` gives every node's. Raises
-    UsageError."""
+    """Read an inventory, ``[NODESx]COUNTxKIND-SIZE[+COREScpu-RAM]`` or ``[NODESx]COREScpu-RAM``; ``G`` is 10**9 bytes, ``Gi``
+    2**30. GPUs stand in nodes of at most eight unless said, with 16 cores and 128 GiB of RAM each unless `+...` gives every
+    node's. Raises UsageError."""
     shown = text[:80]
     match = _STATED.fullmatch(text)
     if match is None:
@@ -209,7 +211,7 @@ def parse_inventory(text: str) -> Inventory:
 
 
 def inventory_of_machine() -> Inventory:
-    """This process's cores, memory available now, and the GPUs that CUDA shows."""
+    """Describe this machine: this process's cores, memory available now, and the GPUs that CUDA shows."""
     cards = list_visible_gpus()
     gpu_memory, gpu_kind = _weakest_card(cards)
     node = Node("local", count_cores(), available_memory(), len(cards), gpu_memory, gpu_kind)
@@ -217,7 +219,7 @@ def inventory_of_machine() -> Inventory:
 
 
 def _weakest_card(cards: Sequence[Card]) -> tuple[int, str]:
-    """Memory and kind that a node of unlike cards counts as."""
+    """Return the memory and kind that a node of unlike cards counts as."""
     old = [card for card in cards if not has_bf16(card.kind)]
     least = min((card.memory for card in cards), default=0)
     kind = next((card.kind for card in (*old, *cards)), "")
@@ -230,8 +232,9 @@ def has_accelerators(resources: Collection[str]) -> bool:
 
 
 def from_ray(nodes: Iterable[Mapping[str, Any]], cards: Callable[[str], Sequence[Card]]) -> Inventory:
-    """From ``ray.nodes()``. cards: that CUDA shows on the node of an id, asked where there are accelerators; other GPUs are
-    logical, with half of the node's memory. Raises UsageError where no node is alive, or one with accelerators lists none."""
+    """Make an inventory of ``ray.nodes()``. cards: that CUDA shows on the node of an id, asked where there are accelerators;
+    other GPUs are logical, with half of the node's memory. Raises UsageError where no node is alive, or one with accelerators
+    lists none."""
     alive: list[Node] = []
     for entry in nodes:
         if not entry.get("Alive", True):
@@ -290,8 +293,8 @@ def capacity_of(inventory: Inventory) -> Free:
 
 
 def place_bundles(bundles: Sequence[Bundle], free: Free) -> tuple[Free, tuple[str, ...]] | None:
-    """What is left when all bundles are placed, and the node of each; None where they do not fit. Best fit decreasing: the
-    largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
+    """Place bundles; return what is left when all bundles are placed, and the node of each; None where they do not fit. Best fit
+    decreasing: the largest first, on the node that keeps the fewest GPUs, then cores. Exact for equal bundles."""
     left = dict(free)
     chosen = [""] * len(bundles)
     largest_first = sorted(range(len(bundles)), key=lambda place: bundles[place], reverse=True)
@@ -310,7 +313,7 @@ def _holds_anywhere(bundle: Bundle, free: Free) -> bool:
 
 
 def explain_shortage(bundles: Sequence[Bundle], free: Free) -> str:
-    """In words, what keeps bundles from being placed; empty where they fit."""
+    """Say what keeps bundles from being placed; empty where they fit."""
     if place_bundles(bundles, free) is not None:
         return ""
 
@@ -332,13 +335,13 @@ def explain_shortage(bundles: Sequence[Bundle], free: Free) -> str:
 
 
 def _combine_bundles(of: Callable[[Iterable[int]], int], bundles: Iterable[Bundle]) -> Bundle:
-    """Of each resource the largest or the sum."""
+    """Combine bundles to one that has of each resource the largest or the sum."""
     figures = [(bundle.gpus, bundle.cores, bundle.memory, bundle.gpu_memory) for bundle in bundles]
     return Bundle(*map(of, zip(*figures, strict=True)))
 
 
 def _describe_shortage(needed: Bundle, there: Bundle, on: str, where: str) -> str:
-    """What a bundle needs beyond what there is, in words."""
+    """Return what a bundle needs beyond what there is, in words."""
     shortages = []
     for field, unit, show in (
         ("gpus", f" GPUs{on}", str),

@@ -70,9 +70,10 @@ class PolicyAccount(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """node: GPUs of a node, which tensor parallelism must not exceed. account: of the engine that is to work there. stacks:
-    policies may take turns on it. measured: by a hardware record. ram: bytes of RAM for a cell, ram_each: beside each of its
-    GPUs; None where it does not count. widest: tensor parallelism at most."""
+    """GPUs of one kind, and what a plan may do with them. node: GPUs of a node, which tensor parallelism must not exceed.
+    account: of the engine that is to work there. stacks: policies may take turns on it. measured: by a hardware record. ram:
+    bytes of RAM for a cell, ram_each: beside each of its GPUs; None where it does not count. widest: tensor parallelism at
+    most."""
 
     kind: str
     memory: int
@@ -94,7 +95,7 @@ class Gpu:
 
 
 class StepSeconds(msgspec.Struct, frozen=True):
-    """Of a policy's step; `move`: weight sync, waking and putting to sleep."""
+    """Seconds of a policy's step. move: weight sync, waking and putting to sleep."""
 
     rollout: float = 0.0
     score: float = 0.0
@@ -107,10 +108,10 @@ class StepSeconds(msgspec.Struct, frozen=True):
 
 
 class PolicyLayout(msgspec.Struct, frozen=True):
-    """gpus: of trainer and rollout engines alike. sleeps: these take turns in their memory. concurrent: sequences per engine.
-    sequence: longest prompt and answer trained on, tokens. rest: seconds of a cell beside its
-    steps. asleep: bytes per GPU of the other policies' sleeping processes. memory, needed (with the smallest KV cache), peak,
-    capacity: bytes per GPU; host: RAM over all its GPUs."""
+    """Where a policy goes. gpus: of trainer and rollout engines alike. sleeps: these take turns in their memory. concurrent:
+    sequences per engine. sequence: longest prompt and answer trained on, tokens. rest: seconds of a cell beside its steps.
+    asleep: bytes per GPU of the other policies' sleeping processes. memory, needed (with the smallest KV cache), peak, capacity:
+    bytes per GPU; host: RAM over all its GPUs."""
 
     policy: str
     model: str
@@ -139,7 +140,7 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         return (Bundle(size, size, self.host // self.gpus * size, self.capacity),) * self.engines
 
     def moments(self) -> dict[str, dict[str, int]]:
-        """What is on a GPU in training, in rollouts and in a weight sync, in bytes by part; all of it at once where nothing
+        """List what is on a GPU in training, in rollouts and in a weight sync, in bytes by part; all of it at once where nothing
         takes turns. The fullest moment's parts add up to `peak`."""
         memory: dict[str, int] = msgspec.structs.asdict(self.memory)
         context = memory.pop("context")
@@ -156,7 +157,7 @@ class PolicyLayout(msgspec.Struct, frozen=True):
         }
 
     def engine_options(self) -> dict[str, int | float | bool]:
-        """The engine's options that make this layout of it."""
+        """Return the engine's options that make this layout of it."""
         rollout_memory = (self.memory.rollout + self.capacity // 100) / self.capacity  # a hundredth more, for rounding
         return {
             "zero_stage": self.zero,
@@ -169,6 +170,20 @@ class PolicyLayout(msgspec.Struct, frozen=True):
             "rollout_sequences": self.concurrent,
             "rollout_memory": round(rollout_memory, 3),
         }
+
+
+class TooLarge(NamedTuple):
+    """A way that does not fit. needed: bytes per GPU without which it never does."""
+
+    needed: int
+
+
+class _WayMemory(NamedTuple):
+    """Bytes on a GPU at a way's three moments, with all that sleeps there."""
+
+    in_rollouts: int
+    in_training: int
+    in_sync: int
 
 
 class _Way(NamedTuple):
@@ -194,17 +209,16 @@ class _Way(NamedTuple):
 def policy_layouts(
     policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
 ) -> tuple[tuple[PolicyLayout, ...], int]:
-    """Every way to put a policy's trainer and rollouts on the same GPUs that no other beats in seconds and in RAM, the fastest
-    cell first; and the bytes per GPU without which nothing fits (0: memory is not what lacks). others: policies that sleep
-    there meanwhile."""
+    """List every way to put a policy's trainer and rollouts on the same GPUs that no other beats in seconds and in RAM, the
+    fastest cell first; and the bytes per GPU without which nothing fits (0: memory is not what lacks). others: policies that
+    sleep there meanwhile."""
     if policy.devices not in {None, gpus}:
         return (), 0
     ways = list[_Way]()
     least = 0
     for way in _tried_ways(policy, work, gpus, gpu, others):
-        needed = way if isinstance(way, int) else way.needed
-        least = min(least or needed, needed)
-        if not isinstance(way, int):
+        least = min(least or way.needed, way.needed)
+        if isinstance(way, _Way):
             ways.append(way)
     ways.sort(key=lambda way: (work.steps * way.step + way.rest, way.host))
     best = list[_Way]()
@@ -222,14 +236,14 @@ def _is_as_good_as(one: _Way, other: _Way) -> bool:
 def policy_layout(
     policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int = 0
 ) -> tuple[PolicyLayout | None, int]:
-    """The fastest of `policy_layouts`, or None, whatever RAM it takes; and the bytes per GPU without which nothing fits."""
+    """Find the fastest of `policy_layouts`, or None, whatever RAM it takes; and the bytes per GPU without which nothing fits."""
     layouts, least = policy_layouts(policy, work, gpus, gpu, others)
     return (layouts[0] if layouts else None), least
 
 
-def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | int]:
-    """Yield every way that is tried; of one that does not fit, the bytes per GPU that it needs. Side by side and in turns are both
-    tried and the faster one counts: a preference for either makes plans slower where there is more memory.
+def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | TooLarge]:
+    """Yield every way that is tried, also those that do not fit. Side by side and in turns are both tried and the faster one
+    counts: a preference for either makes plans slower where there is more memory.
 
     A smaller micro-batch is tried only while it could leave room for more answers at once: the model of costs knows no other
     good of it, so that behind a way which has all its room the smaller ones are never faster and never take less RAM."""
@@ -273,36 +287,33 @@ class _Placing:
         self._known = dict[tuple[int, int, int], tuple[float, float]]()
 
     def train_seconds(self, checkpointing: bool) -> float:
-        """Seconds of a step's updates."""
+        """Predict the seconds of a step's updates."""
         mean = self._work.mean_sequence
         tokens = self._answers * self._work.trained * mean
         return train_seconds(self._policy, tokens, mean, self._gpu.on, checkpointing) / self._gpus
 
-    def try_way(self, training: TrainingWay, train: float, host: int, tensor_parallel: int, sleeps: bool) -> _Way | int:
-        """The way with these rollout engines beside this trainer, or in turns with it where `sleeps`; the bytes per GPU that
-        it needs where it does not fit. train: seconds of a step's updates. host: RAM in bytes without sleeping states."""
+    def try_way(
+        self, training: TrainingWay, train: float, host: int, tensor_parallel: int, sleeps: bool
+    ) -> _Way | TooLarge:
+        """Place these rollout engines beside this trainer, or in turns with it where `sleeps`. train: seconds of a step's
+        updates. host: RAM in bytes without sleeping states."""
         gpu = self._gpu
-        context = gpu.on.context
-        trained = training.memory.train
         engines = self._gpus // tensor_parallel
-        weights = self._stored // tensor_parallel
-        one_answer = self._caches[tensor_parallel]
-        wanted = -(-self._answers // engines)
-        beside = self._asleep + context + (context if sleeps else trained)
-        in_rollouts = beside + weights + min(LEAST_CONCURRENT, wanted) * one_answer
-        in_training = self._asleep + trained + context * sleeps
-        synced = training.memory.weights + weights + 2 * context  # both have their weights while they are sent
-        needed = max(in_rollouts, in_training, self._asleep + synced)
+        fewest_answers = min(LEAST_CONCURRENT, self._answers_of_engine(tensor_parallel))
+        needed = max(self._memory_of_way(training, tensor_parallel, sleeps, fewest_answers))
         if needed > gpu.usable:
-            return needed
-        concurrent = min(wanted, MOST_CONCURRENT, (gpu.usable - beside - weights) // one_answer)
+            return TooLarge(needed)
+        concurrent = self._choose_concurrent(training, tensor_parallel, sleeps)
+        moments = self._memory_of_way(training, tensor_parallel, sleeps, concurrent)
+        # Side by side everything is there in rollouts; in turns each moment has its own.
+        peak = max(moments) if sleeps else moments.in_rollouts
+        weights = self._stored // tensor_parallel
         memory = msgspec.structs.replace(
-            training.memory, rollout_weights=weights, kv_cache=concurrent * one_answer, rollout_context=context
+            training.memory,
+            rollout_weights=weights,
+            kv_cache=concurrent * self._caches[tensor_parallel],
+            rollout_context=gpu.on.context,
         )
-        if sleeps:
-            peak = self._asleep + max(trained + context, memory.rollout + context, synced)
-        else:
-            peak = self._asleep + trained + memory.rollout
         moved = memory.states + weights if sleeps or self._others else 0
         seconds, rest = self._seconds_of_way(train, engines, tensor_parallel, concurrent, sleeps, moved)
         in_bytes = host + gpu.account.sleeping_ram(gpu.kind) * moved * self._gpus
@@ -322,16 +333,43 @@ class _Placing:
             concurrent=concurrent,
         )
 
+    def _answers_of_engine(self, tensor_parallel: int) -> int:
+        """Return how many of a step's answers each rollout engine is given, rounded up."""
+        engines = self._gpus // tensor_parallel
+        return -(-self._answers // engines)
+
+    def _memory_of_way(self, training: TrainingWay, tensor_parallel: int, sleeps: bool, concurrent: int) -> _WayMemory:
+        """Compute the bytes on a GPU in rollouts, in training and in a weight sync. concurrent: answers in an engine's KV cache.
+
+        Of trainer and rollout engine one sleeps where they take turns, and keeps no more than its context. In a sync both have
+        their weights, while these are sent."""
+        context = self._gpu.on.context
+        trained = training.memory.train
+        weights = self._stored // tensor_parallel
+        beside_engine = context if sleeps else trained
+        return _WayMemory(
+            in_rollouts=self._asleep + context + beside_engine + weights + concurrent * self._caches[tensor_parallel],
+            in_training=self._asleep + trained + context * sleeps,
+            in_sync=self._asleep + training.memory.weights + weights + 2 * context,
+        )
+
+    def _choose_concurrent(self, training: TrainingWay, tensor_parallel: int, sleeps: bool) -> int:
+        """Choose how many answers an engine generates at once: all that it is given, as far as its KV cache has room for them."""
+        without_cache = self._memory_of_way(training, tensor_parallel, sleeps, concurrent=0).in_rollouts
+        room = (self._gpu.usable - without_cache) // self._caches[tensor_parallel]
+        return min(self._answers_of_engine(tensor_parallel), MOST_CONCURRENT, room)
+
     def has_all_room(self, way: _Way) -> bool:
-        """Return whether a smaller micro-batch would leave its rollout engines no more room: they have the GPU to themselves in
-        their turn, or generate as many answers at once as they are given."""
-        wanted = -(-self._answers // (self._gpus // way.tensor_parallel))
+        """Whether a smaller micro-batch would leave its rollout engines no more room: they have the GPU to themselves in their
+        turn, or generate as many answers at once as they are given."""
+        wanted = self._answers_of_engine(way.tensor_parallel)
         return way.sleeps or way.concurrent == min(wanted, MOST_CONCURRENT)
 
     def _seconds_of_way(
         self, train: float, engines: int, tensor_parallel: int, concurrent: int, sleeps: bool, moved: int
     ) -> tuple[StepSeconds, float]:
-        """Seconds of a step, and of a cell's work beside its steps. moved: bytes per GPU that go to RAM and come back."""
+        """Predict the seconds of a step, and of a cell's work beside its steps. moved: bytes per GPU that go to RAM and come
+        back."""
         rollout, rest = self._rollout_seconds(engines, tensor_parallel, concurrent)
         score = self._score_seconds
         turns_share = TURNS_COST * sleeps + STACKED_COST * (self._others > 0)
@@ -340,8 +378,8 @@ class _Placing:
         return StepSeconds(rollout, score, train, move), rest
 
     def _rollout_seconds(self, engines: int, tensor_parallel: int, concurrent: int) -> tuple[float, float]:
-        """Seconds of a step's rollouts, and of all that is generated or measured beside the steps. The same engines stand
-        beside many trainers, so what was computed is kept."""
+        """Predict the seconds of a step's rollouts, and of all that is generated or measured beside the steps. The same engines
+        stand beside many trainers, so what was computed is kept."""
         spread = engines, tensor_parallel, concurrent
         if spread not in self._known:
             work = self._work
@@ -364,6 +402,9 @@ class BesideSteps(NamedTuple):
 def seconds_beside_steps(
     policy: PolicyDemand, work: Workload, gpus: int, engines: int, tensor_parallel: int, concurrent: int, on: Device
 ) -> BesideSteps:
+    """Predict the seconds of all measurements, learning curves and evaluations of a policy in a cell. engines, tensor_parallel,
+    concurrent: of its rollouts, as in `PolicyLayout`."""
+
     def generate(answers: int, tokens: int) -> float:
         if not answers:
             return 0.0
@@ -406,17 +447,17 @@ def _layout_of_way(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, wa
 
 
 def sizes_to_try(policy: PolicyDemand) -> tuple[int, ...]:
-    """Numbers of GPUs that a policy may have."""
+    """List the numbers of GPUs that a policy may have."""
     return (policy.devices,) if policy.devices else SIZES
 
 
 def sizes_up_to(gpus: int) -> tuple[int, ...]:
-    """Numbers of GPUs that are tried for a cell that is alone: all there are, too."""
+    """List the numbers of GPUs that are tried for a cell that is alone: all there are, too."""
     return (*(n for n in SIZES if n < gpus), gpus)
 
 
 def places_up_to(gpus: int) -> tuple[int, ...]:
-    """Numbers of GPUs that are tried for a cell, at most so many."""
+    """List the numbers of GPUs that are tried for a cell, at most so many."""
     return tuple(n for n in PLACES if n <= gpus)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class _Attend(torch.autograd.Function):
 
 
 def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
-    """Of one that also sees or hears, the language part. Raises UsageError for an architecture that transformers does not know,
-    or that is no causal language model with attention."""
+    """Measure the size of a model from its configuration; of one that also sees or hears, that of the language part. Raises
+    UsageError for an architecture that transformers does not know, or that is no causal language model with attention."""
     kind = str(raw.get("model_type", ""))
     if kind not in CONFIG_MAPPING:
         raise UsageError(f"{name}: transformers {transformers.__version__} knows no model_type {kind!r}")
@@ -80,46 +81,73 @@ def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
     )
 
 
+def _record_attention(
+    seen: list[Attention],
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *_: Any,
+    sliding_window: int | None = None,
+    **__: Any,
+) -> tuple[Tensor, None]:
+    """Stand in for attention as transformers calls it: note its shape, and keep for a backward pass what a fused kernel would.
+
+    query, key, value: (B, H, T, D), of key and value the groups' heads. Returns the output (B, T, H, D), and no scores."""
+    seen.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:  # as attention over a padded batch does
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
+    output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _record_torch_attention(
+    seen: list[Attention], query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any
+) -> Tensor:
+    """Stand in for torch's own attention, `scaled_dot_product_attention`, whose output is (B, H, T, D)."""
+    return _record_attention(seen, nn.Module(), query, key, value)[0].transpose(1, 2)
+
+
+def _record_experts(
+    mixtures: dict[int, tuple[int, float]],
+    module: Any,
+    hidden: Tensor,
+    chosen: Tensor,
+    weights: Tensor,
+    *_: Any,
+    **__: Any,
+) -> Tensor:
+    """Stand in for a mixture of experts as transformers calls it: note its size, and send every token through the first expert as
+    often as it would go through one. Which expert it is decides neither operations nor kept bytes, and on the meta device no
+    choice has a value.
+
+    hidden: (N, D). chosen, weights: (N, K), the experts of each token."""
+    tables = [p for p in module.parameters() if p.dim() == 3]
+    top = chosen.shape[-1]
+    mixtures[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
+    first, last = (t[0].T if module.is_transposed else t[0] for t in (tables[0], tables[-1]))
+    inner = nn.functional.linear(hidden.repeat_interleave(top, dim=0), first)
+    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)
+    return output.view(-1, top, output.shape[-1]).sum(dim=1).to(hidden.dtype)
+
+
 @contextmanager
 def _watch_kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]) -> Iterator[None]:
-    """Inside, attention and mixtures of experts are recorded instead of computed."""
+    """Inside, attention and mixtures of experts are recorded instead of computed.
 
-    def attend(
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *_: Any,
-        sliding_window: int | None = None,
-        **__: Any,
-    ) -> tuple[Tensor, None]:
-        seen.append(Attention(1, query.shape[1], key.shape[1], key.shape[-1], sliding_window))
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:  # as attention over a padded batch does
-            key = key.repeat_interleave(groups, dim=1)
-            value = value.repeat_interleave(groups, dim=1)
-        output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
-        return output.transpose(1, 2).contiguous(), None
+    Three stand-ins are set and undone: attention and experts under a name of ours in transformers' tables, which `_build_model`
+    asks for, and torch's own attention, which Falcon's layers call themselves. Transformers is silent meanwhile.
 
-    def experts(module: Any, hidden: Tensor, chosen: Tensor, weights: Tensor, *_: Any, **__: Any) -> Tensor:
-        tables = [p for p in module.parameters() if p.dim() == 3]
-        top = chosen.shape[-1]
-        mixtures[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
-        first, last = (t[0].T if module.is_transposed else t[0] for t in (tables[0], tables[-1]))
-        inner = nn.functional.linear(hidden.repeat_interleave(top, dim=0), first)
-        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-        output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)
-        return output.view(-1, top, output.shape[-1]).sum(dim=1).to(hidden.dtype)
-
-    def within(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        return attend(nn.Module(), query, key, value)[0].transpose(1, 2)
-
+    seen: of each attention that a pass goes through. mixtures: by module, its parameters and the share that a token takes."""
     level = logging.get_verbosity()
     kernel = nn.functional.scaled_dot_product_attention
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, attend)
-    ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, experts)
-    nn.functional.scaled_dot_product_attention = within  # Falcon's layers call it themselves
+    ALL_ATTENTION_FUNCTIONS.register(_ACCOUNTED, partial(_record_attention, seen))
+    ALL_EXPERTS_FUNCTIONS.register(_ACCOUNTED, partial(_record_experts, mixtures))
+    nn.functional.scaled_dot_product_attention = partial(_record_torch_attention, seen)
     try:
         yield
     finally:
@@ -129,7 +157,7 @@ def _watch_kernels(seen: list[Attention], mixtures: dict[int, tuple[int, float]]
 
 
 def _build_model(kind: str, fields: Mapping[str, Any]) -> Any:
-    """A model of a configuration, without memory for weights."""
+    """Build the model of a configuration, without memory for weights."""
     config = AutoConfig.for_model(kind, **fields).get_text_config()
     config._experts_implementation = _ACCOUNTED
     with torch.device("meta"):
@@ -143,7 +171,9 @@ def _build_model(kind: str, fields: Mapping[str, Any]) -> Any:
 
 
 def _count_kept(model: Any, dtype: torch.dtype) -> KeptActivations:
-    """Bytes per token that autograd keeps at a precision."""
+    """Count the bytes per token that autograd keeps at a precision: of all layers, of the largest one, and outside of layers.
+
+    Storages are counted where they are first kept. Hooks on the layers tell in which one that is."""
     model.to(dtype)
     lists = (m for m in model.modules() if isinstance(m, nn.ModuleList))
     layers = max(lists, key=lambda m: sum(p.numel() for p in m.parameters()))

@@ -18,7 +18,7 @@ def format_duration(seconds: float) -> str:
 
 
 def describe_plan(plan: Plan) -> str:
-    """Resources, prediction and each distinct layout; or what is short."""
+    """Describe a plan: resources, prediction and each distinct layout; or what is short."""
     lines = [f"inventory  {plan.resources.inventory}", f"cells      {plan.cells}, {plan.pending} to do"]
     if not plan.feasible:
         return "\n".join([*lines, f"does not fit: {first_of(plan.shortfall or '')}"])
@@ -45,7 +45,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _describe_resources(plan: Plan) -> str:
-    """The line of what a run takes of the machines."""
+    """Return the line of what a run takes of the machines."""
     there = plan.resources
     cells = f"{there.workers} cells side by side" if there.workers > 1 else "1 cell"
     memory = format_gigabytes(plan.predicted.memory_bytes)
@@ -56,7 +56,7 @@ def _describe_resources(plan: Plan) -> str:
 
 
 def _describe_prediction(plan: Plan) -> str:
-    """The line of how long a run takes, and of what it costs: on a GPU in hours from six minutes on."""
+    """Return the line of how long a run takes, and of what it costs: on a GPU in hours from six minutes on."""
     predicted = plan.predicted
     if predicted.gpu_seconds >= 360:
         cost = f"{predicted.gpu_seconds / 3600:.1f} GPU-hours"
@@ -69,7 +69,7 @@ def _describe_prediction(plan: Plan) -> str:
 
 
 def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLayout, KindPlan]]]]:
-    """The layouts that differ in what is shown of them, each with the kinds of cells that it stands for."""
+    """Return the layouts that differ in what is shown of them, each with the kinds of cells that it stands for."""
     alike: dict[object, list[tuple[CellLayout, KindPlan]]] = {}
     for kind in plan.kinds:
         layout = kind.layout
@@ -81,7 +81,7 @@ def _group_alike_layouts(plan: Plan) -> list[tuple[CellLayout, list[tuple[CellLa
 
 
 def _describe_layout(layout: CellLayout) -> list[str]:
-    """What a cell takes in all, and then each of its policies."""
+    """Return what a cell takes in all, and then each of its policies."""
     gpus = f"{layout.gpus} GPU{'s' if layout.gpus != 1 else ''}"
     lines = [f"{layout.arrangement} on {gpus}{_describe_sizes(layout)}"]
     for policy in layout.policies:
@@ -90,27 +90,27 @@ def _describe_layout(layout: CellLayout) -> list[str]:
 
 
 def _describe_kind(layout: CellLayout, kind: KindPlan) -> str:
-    """How many cells of a kind there are, and how long each takes."""
+    """Say how many cells of a kind there are, and how long each takes."""
     steps = ", ".join(f"{policy.policy} {format_duration(policy.seconds.total)}" for policy in layout.policies)
     cells = f"{kind.cells} cell{'s' if kind.cells != 1 else ''} of {format_duration(kind.seconds)}"
     return f"  {kind.kind}: {cells}; step {format_duration(layout.step_seconds)} ({steps})"
 
 
 def first_of(shortfall: str) -> str:
-    """Its first sentence, and how many there are besides."""
+    """Return its first sentence, and how many there are besides."""
     first, *more = shortfall.split("; ")
     return first + (f" (and {len(more)} more: `harness plan --json` has all)" if more else "")
 
 
 def _format_disk(size: int) -> str:
-    """A size on disk in megabytes or gigabytes."""
+    """Return a size on disk in megabytes or gigabytes."""
     if size >= 10**9:
         return format_gigabytes(size)
     return f"{size / 1e6:.0f} MB"
 
 
 def _describe_sizes(layout: CellLayout) -> str:
-    """What a cell adds to the total, where it is one number for all of the alike ones."""
+    """Return what a cell adds to the total, where it is one number for all of the alike ones."""
     on_gpus = format_gigabytes(layout.memory_bytes - layout.host)
     return f": {format_gigabytes(layout.memory_bytes)} a cell, {on_gpus} on GPUs and {format_gigabytes(layout.host)} of RAM"
 
@@ -129,7 +129,7 @@ def _policy_lines(policy: PolicyLayout) -> list[str]:
 
 
 def _describe_moment(when: str, parts: Mapping[str, int]) -> str:
-    """The parts of memory at one moment of a run, and their sum."""
+    """Return the parts of memory at one moment of a run, and their sum."""
     named = {"kv_cache": "KV cache"}
     words = [f"{named.get(part, part.replace('_', ' '))} {size / 1e9:.1f}" for part, size in parts.items() if size]
     return f"{when} {sum(parts.values()) / 1e9:.1f}: {', '.join(words)}"

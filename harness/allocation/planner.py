@@ -105,7 +105,7 @@ def plan_workers(
     busy: float = 1.0,
     half: bool = False,
 ) -> Plan:
-    """One worker process per cell, on its cores, or on a GPU shared with as many as its memory holds. first: what must end
+    """Plan cells that are one process each, on cores, or on a GPU shared with as many as its memory holds. first: what must end
     before any cell starts (base checkpoints). workers: most processes at once. busy: share of the time that a process keeps a
     GPU at work. half: a policy computes in bf16."""
     bundles = [bundle for kind in (*first, *pending) for bundle in kind.bundles]
@@ -134,7 +134,7 @@ def plan_workers(
 
 
 def _cut_gpus(node: Node, parts: int) -> Node:
-    """The node with so many parts in the place of each GPU."""
+    """Put so many parts in the place of each GPU of a node."""
     usable = int(node.gpu_memory * USABLE)
     return replace(node, gpus=node.gpus * parts, gpu_memory=usable // parts)
 
@@ -148,7 +148,7 @@ def plan_cells(
     on: Device | None = None,
     workers: int | None = None,
 ) -> Plan:
-    """Cells whose policies have GPUs of their own, logical ones where there are none: as many side by side as take the least
+    """Plan cells whose policies have GPUs of their own, logical ones where there are none: as many side by side as take the least
     time. kinds: pending, with numbers of cells. account: the engine's, of its memory. measured: seconds by kind, instead of the
     prediction. on: what a GPU does, instead of the priors. workers: most cells at once, which the prediction ignores."""
     cluster = inventory if inventory.gpus else inventory.with_logical_gpus()
@@ -175,22 +175,39 @@ def _plan_alike(
     on: Device | None,
     workers: int | None,
 ) -> Plan:
-    """On nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared."""
+    """Plan cells on nodes with GPUs of one kind. All divisions of the GPUs into equal places for cells are compared.
+
+    cluster: the nodes; inventory: all that the user has, for the plan's words. The rest as in `plan_cells`."""
     gpu = _gpu_of(cluster, account, on)
-    total = cluster.gpus
     pending = sum(count for _, count in kinds.values())
     alone = {kind: _fastest_alone(cell, cluster, gpu) for kind, (cell, _) in kinds.items()}
-    short: dict[str, list[str]] = {}
-    for kind, (cell, _) in kinds.items():
-        if alone[kind] is None:
-            short.setdefault(_describe_shortfall(cell, total, gpu, cluster), []).append(kind)
-    if short:
-        words = "; ".join(f"{_name_kinds(group)}{words}" for words, group in short.items())
-        return _refuse_plan(words, cells, pending, inventory)
+    lacking = {kind: cell for kind, (cell, _) in kinds.items() if alone[kind] is None}
+    if lacking:
+        return _refuse_plan(_describe_shortfalls(lacking, cluster, gpu), cells, pending, inventory)
+    # One cell at a time is played first, whatever it takes: 0 is below all bounds of the others, which come sorted
+    one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
+    candidates = [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]
+    chosen, run = _play_best_candidate(candidates, kinds, cluster, measured)
+    places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
+    fullest = max(place.peak for place in places)
+    least = max(place.needed for place in places)
+    margin = Margin(gpu.memory, gpu.memory - fullest, gpu.memory - least)
+    return _make_plan(cells, chosen, [run], cluster, cluster, margin if inventory.gpus else None, 1, workers)
+
+
+def _play_best_candidate(
+    candidates: Sequence[_Candidate],
+    kinds: Mapping[str, tuple[CellDemand, int]],
+    cluster: Inventory,
+    measured: Mapping[str, float],
+) -> tuple[list[KindPlan], Timetable]:
+    """Play the schedules of candidates, and return the plan of the shortest run with that run.
+
+    candidates: by bound, the least first. No run is shorter than its candidate's bound: once the best run is as short as the next
+    bound, all further ones are as long or longer. The first candidate's bound must be below any run's, so that one is played."""
     best = Timetable(float("inf"))
     chosen = list[KindPlan]()
-    one_by_one = _Candidate(0.0, 1, {kind: layout for kind, layout in alone.items() if layout})
-    for candidate in [one_by_one, *_list_candidates(kinds, cluster, gpu, measured)]:
+    for candidate in candidates:
         if best.seconds <= candidate.bound:
             break
         plans = [KindPlan(kind, kinds[kind][1], of.seconds, of.bundles, of) for kind, of in candidate.layouts.items()]
@@ -198,15 +215,11 @@ def _plan_alike(
         if run.seconds < best.seconds:
             best = run
             chosen = plans
-    places = [place for kind in chosen if kind.layout for place in kind.layout.policies]
-    fullest = max(place.peak for place in places)
-    least = max(place.needed for place in places)
-    margin = Margin(gpu.memory, gpu.memory - fullest, gpu.memory - least)
-    return _make_plan(cells, chosen, [best], cluster, cluster, margin if inventory.gpus else None, 1, workers)
+    return chosen, best
 
 
 def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}) -> list[JobRequest]:
-    """In the order of a run: a cell of each kind, then the next one of each."""
+    """List the cells' requests in the order of a run: a cell of each kind, then the next one of each."""
     rounds = max((kind.cells for kind in kinds), default=0)
     requests: list[JobRequest] = []
     for cell in range(rounds):
@@ -225,14 +238,14 @@ def _list_requests(kinds: Sequence[KindPlan], measured: Mapping[str, float] = {}
 
 
 def _on_gpus(kind: KindPlan) -> int:
-    """Bytes that a cell takes on its GPUs: by its layout, or one process's."""
+    """Return the bytes that a cell takes on its GPUs: by its layout, or one process's."""
     if kind.layout is not None:
         return kind.layout.memory_bytes - kind.layout.host
     return sum(bundle.gpu_memory for bundle in kind.bundles)
 
 
 def _refuse_plan(words: str | None, cells: int, pending: int, inventory: Inventory) -> Plan:
-    """A plan that does not fit, with the words why; feasible where there are none."""
+    """Make a plan that does not fit, with the words why; without words, one in which there is nothing to do."""
     there = Resources(inventory.describe(), inventory.cores, inventory.memory, inventory.gpus)
     return Plan(words is None, words, cells, pending, there, Predicted())
 
@@ -272,7 +285,7 @@ def _make_plan(
 
 
 def _fastest_alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout | None:
-    """The fastest way to run one cell at a time, which has all RAM; None where the nodes hold none."""
+    """Find the fastest way to run one cell at a time, which has all RAM; None where the nodes hold none."""
     inside = replace(gpu, ram=_largest_ram(cluster))
     tried = [_fastest_placeable(cell, gpu.node, cluster, inside)]
     if len(cluster.nodes) > 1:
@@ -285,22 +298,22 @@ def _fastest_alone(cell: CellDemand, cluster: Inventory, gpu: Gpu) -> CellLayout
 
 
 def _largest_ram(cluster: Inventory) -> int:
-    """Bytes of RAM of a node that has as many GPUs as any."""
+    """Return the bytes of RAM of a node that has as many GPUs as any."""
     most = max(node.gpus for node in cluster.nodes)
     return max(node.memory for node in cluster.nodes if node.gpus == most)
 
 
 def _choose_nodes(cluster: Inventory, gpu: Gpu, gpus: int) -> Iterator[Gpu]:
-    """So many GPUs in use, evenly on all nodes, or on those alone that have more RAM: no GPU takes more than those beside it
-    leave."""
+    """Yield ways to use so many GPUs, evenly on all nodes, or on those alone that have more RAM, with the RAM that each GPU then
+    has: none takes more than those beside it leave."""
     for least in sorted({node.memory for node in cluster.nodes}):
         nodes = sum(node.memory >= least for node in cluster.nodes)
         yield replace(gpu, ram_each=least // -(-gpus // nodes))
 
 
 def _fastest_placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu, copies: int = 1) -> CellLayout | None:
-    """The fastest layout of which the empty nodes, as they are cut, hold so many: with narrower tensor parallelism, if need
-    be."""
+    """Find the fastest layout of which the empty nodes hold so many copies, with narrower tensor parallelism, if need be; None
+    where there is none. gpus: of each copy."""
     for widest in WIDEST:
         layout = cell_layout(cell, gpus, replace(gpu, widest=widest))
         if layout is None or place_bundles(layout.bundles * copies, capacity_of(cluster)) is not None:
@@ -309,7 +322,7 @@ def _fastest_placeable(cell: CellDemand, gpus: int, cluster: Inventory, gpu: Gpu
 
 
 class _Candidate(NamedTuple):
-    """Layouts by kind, on places of one size. places: cells at once. bound: no run is shorter."""
+    """Layouts by kind, on places of one size. places: cells at once. bound: seconds, than which no run is shorter."""
 
     bound: float
     places: int
@@ -319,7 +332,8 @@ class _Candidate(NamedTuple):
 def _list_candidates(
     kinds: Mapping[str, tuple[CellDemand, int]], cluster: Inventory, gpu: Gpu, measured: Mapping[str, float]
 ) -> list[_Candidate]:
-    """For each number of GPUs that every cell can live on, as many places as there are; the most promising first.
+    """List, for each number of GPUs that every cell can live on, as many places as there are; by bound, the least first, on which
+    `_play_best_candidate` relies.
 
     A larger cluster has at least as many places of each size, and in each the cells are as fast. They start in one
     order on equal places, whatever their length: so none of its plans is longer. Unlike places for unlike kinds would
@@ -347,7 +361,8 @@ def _list_candidates(
 
 
 def _ways_to_divide(cluster: Inventory, gpu: Gpu, size: int) -> Iterator[tuple[int, Gpu]]:
-    """Cells at once on so many GPUs each, the most first, with the RAM that each has: within nodes, or evenly across them."""
+    """Yield numbers of cells at once on so many GPUs each, the most first, with the RAM that each has: within nodes, or evenly
+    across them."""
     for beside in range(gpu.node // size, 0, -1):
         places = sum(min(_count_places(node, size), beside) for node in cluster.nodes)
         yield max(1, places), replace(gpu, ram=_largest_ram(cluster) // beside)
@@ -357,12 +372,21 @@ def _ways_to_divide(cluster: Inventory, gpu: Gpu, size: int) -> Iterator[tuple[i
 
 
 def _count_places(node: Node, size: int) -> int:
-    """For cells of so many GPUs on one node; each GPU wants a core."""
+    """Count the places for cells of so many GPUs on one node; each GPU wants a core."""
     return min(node.gpus, node.cores) // size
 
 
+def _describe_shortfalls(lacking: Mapping[str, CellDemand], cluster: Inventory, gpu: Gpu) -> str:
+    """Say what lacks for the kinds of cells that fit nowhere, each reason once, with the kinds that it keeps out."""
+    kinds_by_reason: dict[str, list[str]] = {}
+    for kind, cell in lacking.items():
+        reason = _describe_shortfall(cell, cluster.gpus, gpu, cluster)
+        kinds_by_reason.setdefault(reason, []).append(kind)
+    return "; ".join(f"{_name_kinds(kinds)}{reason}" for reason, kinds in kinds_by_reason.items())
+
+
 def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Inventory) -> str:
-    """What lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
+    """Say what lacks, as it follows a kind's name: RAM, or GPUs and their memory."""
     frugal = frugal_layout(cell, total, gpu)
     if not frugal:
         return f": {_short_of_gpus(cell, total, gpu)}"
@@ -373,7 +397,8 @@ def _describe_shortfall(cell: CellDemand, total: int, gpu: Gpu, cluster: Invento
 
 
 def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
-    """What lacks of GPUs and of their memory: for single policies, else for all of a cell together. total: GPUs that there are."""
+    """Say what lacks of GPUs and of their memory: for single policies, else for all of a cell together. total: GPUs that there
+    are."""
     words = []
     # Where cores take the place of GPUs, nobody is told how many more of them would do: a plan need not look for that number.
     most = total if gpu.kind == LOGICAL else None
@@ -396,7 +421,7 @@ def _short_of_gpus(cell: CellDemand, total: int, gpu: Gpu) -> str:
 
 
 def _short_of_memory(policy: PolicyDemand, work: Workload, total: int, gpu: Gpu, needed: int | None) -> str:
-    """What one policy lacks on so many GPUs. needed: GPUs that would do, None where no number does."""
+    """Say what one policy lacks on so many GPUs. needed: GPUs that would do, None where no number does."""
     size = f"{policy.name} ({policy.model.name}, {policy.model.parameters / 1e9:.2f} B parameters)"
     usable = format_gigabytes(gpu.usable)
     plural = "s" if total != 1 else ""
@@ -413,7 +438,7 @@ def _short_of_memory(policy: PolicyDemand, work: Workload, total: int, gpu: Gpu,
 
 
 def _name_kinds(kinds: Sequence[str]) -> str:
-    """The first kind, and how many others."""
+    """Name the first kind, and say how many others there are."""
     others = len(kinds) - 1
     if not others:
         return kinds[0]
@@ -422,7 +447,7 @@ def _name_kinds(kinds: Sequence[str]) -> str:
 
 
 def _group_alike_nodes(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
-    """Nodes by their kind of GPU, that with most memory first: a cell's ranks should be equally fast."""
+    """Group nodes by their kind of GPU, that with most memory first: a cell's ranks should be equally fast."""
     alike: dict[tuple[str, int], list[Node]] = {}
     for node in nodes:
         alike.setdefault((node.gpu_kind, node.gpu_memory), []).append(node)
@@ -431,6 +456,7 @@ def _group_alike_nodes(nodes: Sequence[Node]) -> list[tuple[Node, ...]]:
 
 
 def _gpu_of(cluster: Inventory, account: PolicyAccount, on: Device | None) -> Gpu:
+    """Describe the GPUs of a cluster whose nodes have one kind. on: what one does, instead of the priors."""
     widest = max(node.gpus for node in cluster.nodes)
     return Gpu(
         kind=cluster.nodes[0].gpu_kind,
@@ -443,12 +469,13 @@ def _gpu_of(cluster: Inventory, account: PolicyAccount, on: Device | None) -> Gp
 
 
 def _without_bf16(inventory: Inventory) -> str:
+    """Say which of the GPUs cannot multiply bf16, and what to do; empty where all can."""
     kinds = sorted({n.gpu_kind for n in inventory.nodes if n.gpus and not has_bf16(n.gpu_kind)})
     return f"{', '.join(kinds)} multiplies no bf16: engine_options.dtype=fp32 does without" if kinds else ""
 
 
 def _describe_refusals(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
-    """Why kinds of cells do not fit, each reason once."""
+    """Say why kinds of cells do not fit, those with equal bundles together; empty where all fit."""
     alike: dict[tuple[Bundle, ...], list[str]] = {}
     for kind in kinds:
         alike.setdefault(kind.bundles, []).append(kind.kind)
@@ -457,6 +484,7 @@ def _describe_refusals(kinds: Sequence[KindPlan], inventory: Inventory) -> str:
 
 
 def _at_most(inventory: Inventory, cores: int) -> Inventory:
+    """Leave so many cores of an inventory, those of its first nodes."""
     nodes = []
     for node in inventory.nodes:
         nodes.append(replace(node, cores=min(node.cores, cores)))

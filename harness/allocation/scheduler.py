@@ -39,21 +39,21 @@ class Scheduler:
         self.running: dict[str, tuple[JobRequest, tuple[str, ...]]] = {}
 
     def submit(self, jobs: Sequence[JobRequest]) -> list[str]:
-        """Keys of those that start now. Each fits the empty inventory (`explain_shortage`)."""
+        """Return the keys of those that start now. Each fits the empty inventory (`explain_shortage`)."""
         self.waiting = sorted(
             [*self.waiting, *jobs], key=lambda job: (job.turn, -self._share_of_inventory(job), -job.seconds)
         )
         return self._start_waiting()
 
     def end(self, key: str) -> list[str]:
-        """A job has ended, however: keys of those that start now."""
+        """Note that a job has ended, however it did; return the keys of those that start now."""
         job, nodes = self.running.pop(key, (None, ()))
         for bundle, node in zip(job.bundles if job else (), nodes, strict=True):
             self.free[node] = self.free[node].plus(bundle)
         return self._start_waiting()
 
     def _share_of_inventory(self, job: JobRequest) -> float:
-        """The share of the inventory that a request takes."""
+        """Return the share of the inventory that a request takes."""
         gpus = sum(b.gpus for b in job.bundles)
         cores = sum(b.cores for b in job.bundles)
         return max(gpus / max(1, self._inventory.gpus), cores / max(1, self._inventory.cores))

@@ -44,7 +44,7 @@ _LIMITS = {name: limit for limit, names in LARGEST.items() for name in names}
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """Raises UsageError, one line with the place, for what no model could have."""
+    """Read a model's ``config.json``. Raises UsageError, one line with the place, for what no model could have."""
     try:
         config = json.loads(read_text(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ def read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _find_problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Faults of a configuration, with the places where they stand."""
+    """List faults of a configuration, with the places where they stand."""
     if not depth:
         yield place, f"nested deeper than {MAX_DEPTH}"
     elif isinstance(value, dict):
@@ -75,7 +75,7 @@ def _find_problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, st
 
 
 def _is_figure(value: Any, limit: int) -> bool:
-    """Some architectures have a figure for each layer."""
+    """Whether a value is a whole number from 0 to the limit, or a list of such: some architectures have one for each layer."""
     if isinstance(value, list):
         return all(_is_figure(one, limit) for one in value)
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
@@ -91,20 +91,20 @@ EMULATED = "bf16 takes 2.5 to 5 times as long as fp32 (engine_options.dtype: fp3
 
 
 def precision_of_config(config: Mapping[str, Any]) -> Precision:
-    """By a model's ``config.json``."""
+    """Read the precision of a model's weights from its ``config.json``."""
     stored = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     return "bf16" if stored in ("bfloat16", "float16") else "fp32"
 
 
 @cache
 def cpu_bf16() -> str:
-    """What multiplies bf16 fast in this machine's CPU; else empty."""
+    """Return what multiplies bf16 fast in this machine's CPU; else empty."""
     flags = cpu_flags()
     return next((name for flag, name in FAST.items() if flag in flags), "")
 
 
 def cpu_flags() -> set[str]:
-    """Of this machine, in the kernel's words; empty where the system does not say."""
+    """List the flags of this machine's processor, in the kernel's words; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -154,7 +154,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum(a.layers for a in self.attention)
 
     def read(self, tokens: float) -> float:
-        """Parameters that a pass reads; each token chooses its experts by itself."""
+        """Return the parameters that a pass reads; each token chooses its experts by itself."""
         return self.parameters - self.experts * float((1 - self.routed) ** tokens)
 
     def divides(self, devices: int) -> bool:
@@ -163,8 +163,8 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return kv_fit and all(a.heads % devices == 0 for a in self.attention)
 
     def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
-        """Keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et al., arXiv
-        2309.06180, sections 3 and 4); a window keeps its own length."""
+        """Return the keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et
+        al., arXiv 2309.06180, sections 3 and 4); a window keeps its own length."""
         return (
             sum(
                 2 * a.layers * a.head_dim * (a.kv_heads // min(devices, a.kv_heads)) * min(tokens, a.window or tokens)
@@ -174,19 +174,19 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
     def attention_flops(self, sequence: float) -> float:
-        """Forward operations per token of scores and their sums, over a causal sequence."""
+        """Count the forward operations per token of scores and their sums, over a causal sequence."""
         seen = ((a, min(sequence / 2, a.window or sequence)) for a in self.attention)
         return sum(4 * a.layers * a.heads * a.head_dim * length for a, length in seen)
 
 
 def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
-    """Of a Hugging Face ``config.json``. Raises UsageError, one line."""
+    """Describe the size of a model by its Hugging Face ``config.json``. Raises UsageError, one line."""
     return _measure_shape(name, json.dumps(config, sort_keys=True))
 
 
 @cache
 def _measure_shape(name: str, config: str) -> ModelShape:
-    """A model's shape from its configuration, measured once."""
+    """Return a model's shape from its configuration, measured once."""
     known = _read_table()[1].get(config)
     if known is not None:
         return msgspec.structs.replace(known, name=name)
@@ -198,7 +198,7 @@ def _measure_shape(name: str, config: str) -> ModelShape:
 
 @cache
 def _read_table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
-    """``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
+    """Read ``models.yaml``: configs by short name; shapes by config, the micro families' by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     rows = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()  # safe_load's, in C where there is one
     configs = dict[str, dict[str, Any]]()
@@ -213,13 +213,13 @@ def _read_table() -> tuple[dict[str, dict[str, Any]], dict[str, ModelShape]]:
 
 
 def shipped_configs() -> Mapping[str, Mapping[str, Any]]:
-    """Published configs of the shipped suites' models, by short name."""
+    """Read the published configs of the shipped suites' models, by short name."""
     return _read_table()[0]
 
 
 def load_shape(model: str, revision: str | None = None) -> ModelShape:
-    """Of a micro family, a model folder or a hub model. Raises UsageError where there is no usable config of a causal language
-    model."""
+    """Describe the size of a micro family, a model folder or a hub model. Raises UsageError where there is no usable config of a
+    causal language model."""
     if not model.startswith(MICRO):
         return shape_from_config(model.rstrip("/").rsplit("/", 1)[-1], load_config(model, revision))
     families = {name: shape for name, shape in _read_table()[1].items() if name.startswith(MICRO)}
@@ -229,7 +229,7 @@ def load_shape(model: str, revision: str | None = None) -> ModelShape:
 
 
 def load_config(model: str, revision: str | None = None) -> Mapping[str, Any]:
-    """What a model's ``config.json`` states. Raises UsageError where there is none."""
+    """Return what a model's ``config.json`` states. Raises UsageError where there is none."""
     folder = model_folder(model)
     if folder.is_dir():
         return read_config(folder / "config.json")

@@ -130,9 +130,10 @@ def enumerate_outcomes(bandit: Bandit, regime: Regime, updates: int = 1, share: 
     every_terms = []
     for branches in learnt.values():
         every_terms += [terms for _, terms in branches]
-    # the gradients come in the order of `learnt`
     steps = _enumerate_gradients(bandit, every_terms, updates)
-    steps_by_key = {same: [next(steps) for _ in branches] for same, branches in learnt.items()}
+    steps_by_key = {}
+    for same, branches in learnt.items():  # in this order all terms were put together
+        steps_by_key[same] = list(itertools.islice(steps, len(branches)))
     joint_draws = []
     for (probability, draws), same in zip(bandit.outcomes, learnt_as, strict=True):
         for (branch_share, terms), step in zip(learnt[same], steps_by_key[same], strict=True):
@@ -151,7 +152,8 @@ class _LearntAnswer(NamedTuple):
 def _enumerate_gradients(
     bandit: Bandit, learnt: Sequence[tuple[Term, ...]], updates: int
 ) -> Iterator[tuple[Vector, tuple[float, ...], frozenset[int]]]:
-    """Return, by what was learnt, gradient, weights and raised answers of its `JointDraw`. All go through the loss at once."""
+    """Compute gradient, weights and raised answers of the `JointDraw` for each of what was learnt. All go through the loss at
+    once."""
     packs, rows = _pack_terms(learnt, updates)
     gradients = np.zeros((len(learnt), bandit.logits.shape[1]))  # (learnt, K)
     weights: list[list[float]] = [[] for _ in learnt]
@@ -355,7 +357,7 @@ class BanditDelivery:
 def _enumerate_terms(
     delivery: BanditDelivery, own: Group, inbox: Inbox, updates: int
 ) -> Iterator[tuple[float, tuple[Term, ...]]]:
-    """Return what the regime learns from one group and inbox, with its probability, for each combination of its choices."""
+    """Yield what the regime learns from one group and inbox, with its probability, for each combination of its choices."""
 
     def run(rng: np.random.Generator) -> tuple[float, tuple[Term, ...]]:
         """Return what is learnt with one combination of choices, and what its second round is likelier than an even draw."""
@@ -407,6 +409,8 @@ class _Choices(np.random.Generator):
         return low + self._branch(high - low)
 
     def choice(self, a: Any, size: Any = None, replace: bool = True, *args: Any, **kwargs: Any) -> Any:
+        """Choose from `a` as numpy would, by the branch of the path. Raises ValueError for choices that are not uniform and
+        without replacement."""
         if args or kwargs or (replace and size is not None):
             raise ValueError("only uniform choices without replacement can be enumerated")
         items = np.arange(a) if np.ndim(a) == 0 else np.asarray(a)
@@ -428,8 +432,8 @@ class _Choices(np.random.Generator):
 def every_choice(run: Callable[[np.random.Generator], T]) -> Iterator[tuple[float, T]]:
     """Yield probability and result of `run` for each combination of choices.
 
-    A run goes along a path of branches and takes the first one wherever the path has ended; the paths to the other branches that it
-    met there are followed next. Raises ValueError where a draw cannot be enumerated.
+    A run goes along a path of branches and takes the first one wherever the path has ended; the paths to the other branches that
+    it met there are followed next. Raises ValueError where a draw cannot be enumerated.
     """
     paths: list[tuple[int, ...]] = [()]
     while paths:

@@ -92,7 +92,8 @@ def _score_function(bandit: Bandit, answer: int) -> Vector:
 
 
 def _of_independent(bandit: Bandit, run: _Runs) -> Fact:
-    """Training alone: dividing by a group's mean that holds the answer itself shortens the gradient, and nothing else."""
+    """Compare training alone with its formula: dividing by a group's mean that holds the answer itself shortens the gradient, and
+    nothing else."""
     alone = mean_gradient(run("independent", objective="dr_grpo"))
     shortened = 1 - 1 / bandit.rollouts
     expected = shortened * bandit.policy_gradient()
@@ -101,7 +102,8 @@ def _of_independent(bandit: Bandit, run: _Runs) -> Fact:
 
 
 def _of_naive(bandit: Bandit, run: _Runs) -> list[Fact]:
-    """The naive mean uses peers' answers as if they were own ones, so its expectation is another direction."""
+    """Compare the naive mean with its formula: it uses peers' answers as if they were own ones, so its expectation is another
+    direction."""
     gradient = bandit.policy_gradient()
     direct = np.zeros(gradient.size)  # A as the union's statistics make it
     for probability, draws in bandit.outcomes:
@@ -128,7 +130,8 @@ def _of_naive(bandit: Bandit, run: _Runs) -> list[Fact]:
 
 
 def _of_xgrpo(bandit: Bandit, run: _Runs) -> Iterator[Fact]:
-    """Joint statistics without a division by the spread leave the policy gradient as it is, whatever the peers' share."""
+    """Compare joint statistics with their formula: without a division by the spread they leave the policy gradient as it is,
+    whatever the peers' share."""
     gradient = bandit.policy_gradient()
     for beta in (0.25, 1.0):
         mixed = mean_gradient(run("xgrpo", baseline="mixed", normalise="none", beta=beta))
@@ -137,7 +140,8 @@ def _of_xgrpo(bandit: Bandit, run: _Runs) -> Iterator[Fact]:
 
 
 def _of_prp(bandit: Bandit, run: _Runs) -> list[Fact]:
-    """The importance weight of a peer's answer is exact here, so nothing but its second moment costs."""
+    """Compare peers' answers under an importance weight with own ones: the weight is exact here, so nothing but its second moment
+    costs."""
     pi = bandit.policies
     union = len(pi) * bandit.rollouts
     outcomes = run("prp", normalise="none", clip_low=1.0, clip_high=1e8)
@@ -179,7 +183,8 @@ def _shaped_gradient(bandit: Bandit, weight: Callable[[float], float]) -> Vector
 
 
 def _of_shaped_weights(bandit: Bandit, run: _Runs) -> list[Fact]:
-    """LUFFY's shaping as a gradient and as a weight, at both ends of gamma; CHORD without its share of imitation."""
+    """Compare LUFFY's shaping with its formula, as a gradient and as a weight, at both ends of gamma; CHORD without its share of
+    imitation."""
     tiny_gamma = 1e-9 * float(bandit.policies[0].min())
     small = mean_gradient(run("luffy", gamma=tiny_gamma, gradient="weight"))
     large = mean_gradient(run("luffy", gamma=1e6, gradient="weight"))
@@ -209,7 +214,8 @@ def _has_second_term(outcome: JointDraw) -> float:
 
 
 def _of_sgt(bandit: Bandit, run: _Runs, rescued: float) -> list[Fact]:
-    """SGT imitates where only peers have a right answer, and nowhere else. rescued: as `_probability_of_rescue`."""
+    """Compare SGT with its formula: it imitates where only peers have a right answer, and nowhere else. rescued: as
+    `_probability_of_rescue`."""
     outcomes = run("sgt")
     fires = expected_value(outcomes, _has_second_term)
     imitated_although_right = []
@@ -241,7 +247,7 @@ def _by_a_peers_vote(bandit: Bandit, run: _Runs) -> Fact:
 
 
 def _in_phases(bandit: Bandit, run: _Runs) -> list[Fact]:
-    """The regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
+    """Return the regimes that learn from peers first: a run's first step is of the first phase, if there is one."""
     all_wrong = (1 - bandit.success[1:]) ** bandit.rollouts
     someone_right = 1 - float(np.prod(all_wrong))
     outcomes = run("imitate-then-rl")
@@ -264,7 +270,8 @@ def _learns_from_peers(outcome: JointDraw) -> float:
 
 
 def _of_copd(bandit: Bandit, run: _Runs) -> list[Fact]:
-    """Distillation from peers' scores: the gradient is that of the mean log-ratio of the peers to the learner, (K,)."""
+    """Compare distillation from peers' scores with its formula: the gradient is that of the mean log-ratio of the peers to the
+    learner, (K,)."""
     pi = bandit.policies
     own = pi[0]
     beta = 0.5
@@ -293,7 +300,7 @@ def _of_copd(bandit: Bandit, run: _Runs) -> list[Fact]:
 
 
 def _of_core(run: _Runs, rescued: float) -> list[Fact]:
-    """CORE asks again with a peer's answer as a hint. rescued: as `_probability_of_rescue`."""
+    """Compare CORE with its formula: it asks again with a peer's answer as a hint. rescued: as `_probability_of_rescue`."""
     never_asked = mean_gradient(run("core", probability=0.0))
     joint = mean_gradient(run("xgrpo"))
     apart = _largest_difference(never_asked, joint)
@@ -305,7 +312,8 @@ def _of_core(run: _Runs, rescued: float) -> list[Fact]:
 
 
 def _facts_of_hacpo(bandit: Bandit) -> list[Fact]:
-    """HACPO's baseline: E[mu] = p_k where omega is the true capability ratio and guards and clamps are off."""
+    """Compare HACPO's baseline with its formula: E[mu] = p_k where omega is the true capability ratio and guards and clamps are
+    off."""
     true = {f"p{j}": float(p) for j, p in enumerate(bandit.success)}
     base: type[Regime] = load("hacpo")
 

@@ -20,13 +20,13 @@ _OF_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def _end(*_: object) -> NoReturn:
-    """SIGTERM ends a command as Ctrl-C does, once."""
+    """End a command on SIGTERM as Ctrl-C does, once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
+    """Run a command. An expected error is one line on stderr and, where JSON is wanted, a document on stdout."""
     use_one_thread()
     collect_garbage_seldom()
     signal.signal(signal.SIGTERM, _end)
@@ -47,6 +47,7 @@ def main() -> None:
 
 
 def _call() -> NoReturn:
+    """Run the command line, and end the process: an expected error by its own exit code, a wrong option by 2."""
     import typer
 
     from harness.cli.app import app
@@ -69,7 +70,7 @@ def _call() -> NoReturn:
 
 
 def _settle_output() -> None:
-    """Escapes characters that the encoding lacks; a closed stdout takes all."""
+    """Settle how output is written: escape characters that the encoding lacks; a closed stdout takes all."""
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -77,7 +78,7 @@ def _settle_output() -> None:
 
 
 def _told(error: OSError) -> NoReturn:
-    """Without a message when a reader closes the pipe."""
+    """Say which file failed and why, and end; without a message where a reader has closed the pipe."""
     if error.filename is None and sys.__stdout__ is not None:
         with open(os.devnull, "wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.__stdout__.fileno())
@@ -89,6 +90,7 @@ def _told(error: OSError) -> NoReturn:
 
 
 def refuse(message: str, code: int) -> NoReturn:
+    """Say on stderr in one line why a command ends, and end it with this code; where JSON is wanted, also on stdout."""
     from harness.store.text import visible
 
     line = visible(" ".join(message.splitlines()), _LONGEST)

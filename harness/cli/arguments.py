@@ -43,7 +43,7 @@ RESULTS = Path("results")
 
 
 def _use_results(folder: Path) -> Path:
-    """The folder itself. Raises UsageError for a file."""
+    """Return the folder itself. Raises UsageError for a file."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"--results {folder}: is a file, not a folder")
     return folder
@@ -55,7 +55,7 @@ Results = Annotated[
 
 
 def results_option(results: Path) -> str:
-    """The option, for a command that is printed."""
+    """Write the option `--results`, for a command that is printed."""
     return "" if results == RESULTS else f" --results {shlex.quote(str(results))}"
 
 
@@ -67,7 +67,7 @@ def _use_data(folder: Path | None) -> Path | None:
 
 
 def _resolved(folder: Path) -> str:
-    """The whole path of a folder that is there. Raises typer.BadParameter."""
+    """Return the whole path of a folder that is there. Raises typer.BadParameter."""
     place = expand_user(folder)
     if not place.is_dir():
         raise typer.BadParameter(f"{folder}: no such folder")
@@ -122,7 +122,7 @@ def is_file(given: str) -> bool:
 
 
 def suite_name(given: str) -> str:
-    """A file's own name, else the word itself. Raises UsageError."""
+    """Return the name that a suite's file states, else the word itself. Raises UsageError."""
     if not is_file(given):
         return given
     with suppress(SuiteError):
@@ -131,7 +131,7 @@ def suite_name(given: str) -> str:
 
 
 def fold_text(text: str, further: str = "    ") -> str:
-    """As wide as the terminal, folded between words. further: before lines but the first."""
+    """Fold a text as wide as the terminal, folded between words. further: before lines but the first."""
     return textwrap.fill(
         visible(text),
         shutil.get_terminal_size().columns,
@@ -143,7 +143,7 @@ def fold_text(text: str, further: str = "    ") -> str:
 
 
 def print_json(value: Any) -> None:
-    """Any plain data, dataclass or msgspec struct; NaN as null."""
+    """Print any plain data, dataclass or msgspec struct; NaN as null."""
     text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2)
     write_document(text.decode() + "\n")
 
@@ -180,7 +180,7 @@ def _print_unfolded(title: str, columns: list[str], rows: list[list[str]], right
 
 
 def _replace_unprintable(text: str) -> str:
-    """A text without what a terminal would obey: a question mark for each sign that is not printed, line ends apart."""
+    """Return a text without what a terminal would obey: a question mark for each sign that is not printed, line ends apart."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 

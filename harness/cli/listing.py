@@ -64,7 +64,7 @@ def regimes(
 
 
 def _regime_line(regime: registry.RegimeInfo) -> list[str]:
-    """A regime's row: of a broken plugin the error in place of what it does."""
+    """Return a regime's row: of a broken plugin the error in place of what it does."""
     defaults = ""
     if regime.status:
         defaults = "published" if regime.status.startswith("published") else "ours"
@@ -164,7 +164,8 @@ def _list_scorers(json: bool) -> None:
 
 
 def _list_tasks(data_dir: Path | None, like: str, json: bool) -> None:
-    """Print the tasks with all that is known of them, then the puzzles by what they ask for. like: a word of the rows to print."""
+    """Print the tasks with all that is known of them, then the puzzles by what they ask for. like: a word of the rows to
+    print."""
     puzzles = dict(gym.ALLOWED) if _is_like(like, "puzzle", *_puzzle_words()) else {}
     known: list[TaskInfo] = []
     wants_puzzles_alone = like and _is_like(like, "puzzle")
@@ -195,12 +196,12 @@ def _is_like(word: str, *texts: str) -> bool:
 
 
 def _words_of(task: TaskInfo) -> list[str]:
-    """What `--like` searches of a task."""
+    """Return what `--like` searches of a task."""
     return [task.name, task.title, task.source, task.scorer, task.summary]
 
 
 def _puzzle_words() -> list[str]:
-    """What `--like` searches of puzzles: their groups and names."""
+    """Return what `--like` searches of puzzles: their groups and names."""
     words: list[str] = []
     for group, names in gym.ALLOWED.items():
         words += [group, *names]
@@ -208,7 +209,7 @@ def _puzzle_words() -> list[str]:
 
 
 def _task_line(task: TaskInfo, is_absent: bool) -> list[str]:
-    """A task's row: of a broken plugin the error and where it comes from."""
+    """Return a task's row: of a broken plugin the error and where it comes from."""
     if task.error:
         return [task.name, f"BROKEN: {task.error}", "", "", "", "", task.origin]
     shares = ["" if share is None else f"{share:.1%}" for share in (task.perfect, task.empty)]
@@ -280,7 +281,7 @@ def _print_rescues(report: Calibration) -> None:
 
 
 def _place_of_level(report: Calibration) -> Callable[[LevelResult | Rescue], int]:
-    """What sorts rows by their level, in the order in which levels were measured."""
+    """Return what sorts rows by their level, in the order in which levels were measured."""
     levels = list(dict.fromkeys(standing.level for standing in report.standings))
     return lambda row: levels.index(row.level)
 
@@ -376,7 +377,7 @@ def examine(results: Path) -> Iterator[Check]:
 
 
 def _check_memory() -> Check:
-    """Cores, and memory for at least one micro cell."""
+    """Return cores, and memory for at least one micro cell."""
     free = available_memory()
     all_memory = psutil.virtual_memory().total
     found = f"{count_cores()} cores, {free / GIB:.1f} of {all_memory / GIB:.1f} GiB free"
@@ -391,7 +392,7 @@ def _check_half_precision() -> Check:
 
 
 def _check_regimes() -> Check:
-    """How many regimes load, and why others do not."""
+    """Say how many regimes load, and why others do not."""
     regimes = registry.list_regimes()
     broken = [f"{regime.name}: {regime.error}" for regime in regimes if regime.error]
     found = f"{len(regimes) - len(broken)} load"
@@ -416,7 +417,7 @@ def _check_leaderboard() -> Check:
 
 
 def _check_store(results: Path) -> Check:
-    """Where the tables are kept, and why there."""
+    """Check where the tables are kept, and why there."""
     try:
         place = store_path(results)
     except StoreError as error:
@@ -426,7 +427,7 @@ def _check_store(results: Path) -> Check:
 
 
 def _check_gpu() -> Check:
-    """The GPUs that this process sees, and what hides others."""
+    """Return the GPUs that this process sees, and what hides others."""
     described = [f"{card.name}: {card.kind} of {card.memory / 1e9:.0f} GB" for card in list_visible_gpus()]
     cards = "; ".join(described)
     chosen = f" that {VISIBLE}={os.environ[VISIBLE]!r} leaves" if VISIBLE in os.environ else ""
@@ -434,7 +435,7 @@ def _check_gpu() -> Check:
 
 
 def _check_data() -> Check:
-    """How many benchmark sets are here, and which are not as their checksums say."""
+    """Say how many benchmark sets are here, and which are not as their checksums say."""
     sets = list_sets()
     states = [one.state for one in sets]
     folder = folder_in_use(None)

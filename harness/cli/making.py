@@ -53,7 +53,7 @@ def new_suite(
     """Write a suite for two models. It samples a few dozen answers of each, and picks the level, lengths and steps from them."""
     from harness.session.suite.draft import USUAL, draft_by_trial
     from harness.session.suite.draft_text import write_draft
-    from harness.session.suite.validation import fill_in_options
+    from harness.session.suite.validation import validate_suite
     from harness.suite.load import load_suite
 
     if not trial and "COMMANDLINE" in str(context.get_parameter_source("minutes")):
@@ -71,7 +71,7 @@ def new_suite(
             new.write(text)
     except OSError as error:
         raise UsageError(f"{file}: cannot be written: {error.strerror}") from error
-    suite = fill_in_options(load_suite(str(file)), str(file))
+    suite = validate_suite(load_suite(str(file)), str(file))
     cells = len(suite.groups) * len(suite.regimes) * len(suite.seeds)  # a drafted variant runs in every group
     named = shlex.quote(str(file))
     first = "--set training.steps=2 --set 'seeds=[1]' --set evaluation.limit=6"
@@ -85,7 +85,7 @@ def new_suite(
 
 
 def _usual_file(models: Sequence[str]) -> Path:
-    """A suite's file in this folder, by the names of its models."""
+    """Return a suite's file in this folder, by the names of its models."""
     names = [Path(model).resolve().name.lower() for model in models]
     plain = [re.sub(r"[^\w.+-]+", "-", name) for name in names]
     return Path("-".join(plain) + ".yaml")

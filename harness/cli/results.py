@@ -178,7 +178,7 @@ def sql(
 
 
 def _texts_of_values(row: Sequence[object]) -> list[str]:
-    """A row of an answer as a table shows it."""
+    """Return a row of an answer as a table shows it."""
     return ["NULL" if value is None else str(value) for value in row]
 
 
@@ -245,7 +245,7 @@ def leaderboard(
 
 
 def check_address(address: str) -> None:
-    """Raises UsageError where no server can listen there."""
+    """Check an address. Raises UsageError where no server can listen there."""
     try:
         if not address:
             raise OSError("empty")

@@ -123,7 +123,7 @@ def run(
     def run_prepared(prepared: Prepared) -> RunSummary:
         check_place(prepared.folder)
         with show_phases("checking models, tokenizers and data"):
-            remarks = check_before_run(prepared, run=True)
+            remarks = check_before_run(prepared, about_to_run=True)
         with show_phases("planning"):
             plan = check_feasible(prepared, jobs, address)
         check_disk(prepared, plan.disk)
@@ -155,13 +155,13 @@ def run(
 def _fetch_models(prepared: Prepared, results: Path) -> None:
     """Fetch the models of a suite whose commits the hub did not tell in time: what is fetched tells them."""
     with show_phases("checking models, tokenizers and data"):
-        check_before_run(prepared, run=True)
+        check_before_run(prepared, about_to_run=True)
         if prepared.suite.tune is None:
             return
         trials = foreseen_suites(prepared.suite)[0]
         with faults_in_tune(trials):
             of_trials = prepare_suite(trials, prepared.source, results, prepared.altered)
-            check_before_run(of_trials.with_states(), run=True)
+            check_before_run(of_trials.with_states(), about_to_run=True)
 
 
 def _run_tuning(
@@ -269,10 +269,10 @@ class FirstComparison:
 
 
 def _say_scope(prepared: Prepared, only: Sequence[str] | None, shard: Shard | None) -> None:
-    """On stderr, how this run differs from the whole suite as it is written."""
+    """Say on stderr how this run differs from the whole suite as it is written."""
     name = prepared.suite.name
     here = len(prepared.cells)
-    every = len(prepared.every)
+    every = len(prepared.all_cells)
     if prepared.altered:
         settings = " ".join(f"--set {shlex.quote(setting)}" for setting in prepared.altered)
         words = "its cells are stored under their own keys; the suite as written is unchanged"
@@ -350,7 +350,7 @@ def submit(
         check_variants(prepared.suite, prepared.source)
         shards = 1
     asked = jobs.SlurmOptions(partition, account, time, nodes, gpus, cpus, shards, tuple(sbatch or ()))
-    for remark in check_before_run(prepared, run=False):
+    for remark in check_before_run(prepared, about_to_run=False):
         print(f"note: {remark}", file=sys.stderr)
     options = _options_of_run(engine, only or (), data_dir, models or ())
     text = jobs.read_template(template, prepared.suite.engine)
@@ -369,7 +369,7 @@ def submit(
 def _options_of_run(
     engine: str | None, only: Sequence[str], data_dir: Path | None, models: Sequence[Path]
 ) -> list[str]:
-    """The words of `harness run` that a job hands on, with whole paths."""
+    """Return the words of `harness run` that a job hands on, with whole paths."""
     given = [("--engine", engine)] if engine else []
     given += [("--only", pattern) for pattern in only]
     folders = [("--data-dir", data_dir)] if data_dir else []
@@ -411,7 +411,7 @@ def plan(
     if price is not None and not math.isfinite(price):
         raise UsageError(f"--price {price}: must be a finite number")
     prepared = prepare_named(suite, results, overrides=set_ or (), engine=engine, only=only or ()).with_states()
-    for remark in check_before_run(prepared, run=False, elsewhere=inventory is not None):
+    for remark in check_before_run(prepared, about_to_run=False, elsewhere=inventory is not None):
         print(f"note: {remark}", file=sys.stderr)
     planned = partial(plan_for, inventory=inventory, address=address, calibration=calibration)
     if prepared.suite.tune is not None:
@@ -437,7 +437,7 @@ def _find_prices(plan: Plan, price: float) -> dict[str, float]:
 
 
 def _describe_price(plan: Plan, price: float) -> str:
-    """The plan's line on money. price: of a GPU-hour."""
+    """Return the plan's line on money. price: of a GPU-hour."""
     if not plan.resources.gpus:
         return "price      none: the plan uses no GPU"
     prices = _find_prices(plan, price)
@@ -459,7 +459,7 @@ def _say_power(results: Path, seeds: int) -> None:
 
 
 def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None:
-    """On stderr, what a suite with `tune` runs besides its own cells, and how long all of it takes at most. planned: makes the
+    """Say on stderr what a suite with `tune` runs besides its own cells, and how long all of it takes at most. planned: makes the
     plan of a prepared suite."""
     check_variants(prepared.suite, prepared.source)
     plans = []
@@ -474,7 +474,7 @@ def _say_tuning(prepared: Prepared, planned: Callable[[Prepared], Plan]) -> None
     if wall:
         takes = f"; from nothing to the table at most {format_duration(wall)}, {format_duration(cpu)} of CPU"
     trials = count_runs(prepared.suite)
-    tuned_cells = plans[-1].cells - len(prepared.every)
+    tuned_cells = plans[-1].cells - len(prepared.all_cells)
     print(
         f"note: before these come {trials} runs of trials, on other groups (docs/tuning.md), and up to "
         f"{tuned_cells} cells with tuned settings stand beside these{takes}",

@@ -162,7 +162,8 @@ def _rerun_request(cells: int, seed: int | None, minutes: float) -> RerunRequest
 
 
 def _list_unpaired(results: Path, label: str) -> list[str]:
-    """Of the suites from that origin; nothing where another process is writing the store: its tables will say it."""
+    """List unpaired runs of the suites from that origin; nothing where another process is writing the store: its tables will say
+    it."""
     with suppress(StoreError):
         ingest_journals(results)
         with Snapshot(results) as snapshot:

@@ -72,7 +72,7 @@ def refresh_store(results: Path) -> None:
 
 
 def _known_suites(suite: str | None, snapshot: Snapshot, results: Path) -> tuple[list[str], str | None]:
-    """The suites that the store has, and the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
+    """Return the suites that the store has, and the one that SUITE means. Raises UsageError, StoreError where damage hides it."""
     known = list_suites(snapshot)
     name = None if suite is None else choose_suite(suite_name(suite), known)
     is_there = name in known or (name is None and known)
@@ -96,8 +96,8 @@ def show_suite(
     prepared: Prepared | None = None,
     full: bool = False,
 ) -> None:
-    """Print a suite's table, or of several suites what each opens with. paper: whose numbers to print beside ours. margin: effects
-    up to this share count as none. prepared: the run to show. full: not the means of one metric alone."""
+    """Print a suite's table, or of several suites what each opens with. paper: whose numbers to print beside ours. margin:
+    effects up to this share count as none. prepared: the run to show. full: not the means of one metric alone."""
     file = None if prepared is None else prepared.suite_file()
     with Snapshot(results, file) as snapshot:
         show_snapshot(snapshot, suite, results, format_, paper, margin, prepared, full)
@@ -207,7 +207,7 @@ def _table_text(
 
 
 def _width() -> int:
-    """Columns of the terminal; 120 where there is none."""
+    """Return the columns of the terminal; 120 where there is none."""
     return shutil.get_terminal_size((120, 24)).columns
 
 
@@ -217,7 +217,7 @@ def _in_colour() -> bool:
 
 
 def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, suite: str | None) -> None:
-    """The run shown, and others. An unreadable one leaves `names`; raises StoreError where it was asked for, or the
+    """Name the run shown, and others. An unreadable one leaves `names`; raises StoreError where it was asked for, or the
     last."""
     folder = suite_folder(results, one)
     for i, run in enumerate(suite_files(folder)):
@@ -240,19 +240,19 @@ def _say_runs(one: str, names: list[str], snapshot: Snapshot, results: Path, sui
 
 
 def _quote(word: str) -> str:
-    """A word for a shell, always in quotes."""
+    """Return a word for a shell, always in quotes."""
     quoted = shlex.quote(word)
     return quoted if quoted != word else f"'{word}'"
 
 
 def _say_damage(snapshot: Snapshot, suite: str) -> None:
-    """On stderr, which folders and files of a suite cannot be read."""
+    """Say on stderr which folders and files of a suite cannot be read."""
     for damage in list_damages(snapshot, suite):
         print(f"harness: {visible(str(damage))}", file=sys.stderr)
 
 
 def _say_reference(suite: str | None, names: list[str], known: list[str], results: Path) -> None:
-    """On stderr, whether what is shown, or lies beside it, are reference results. known: suites of the store; names: those
+    """Say on stderr whether what is shown, or lies beside it, are reference results. known: suites of the store; names: those
     that are shown."""
     shown = [one.removesuffix(MARK) for one in names if one.endswith(MARK)]
     others = [one for one in known if one not in names and one.endswith(MARK)]
@@ -280,7 +280,7 @@ def _find_gaps(
 
 
 def say_what_lacks(suite: str | None, results: Path) -> str | None:
-    """On stderr. Returns the name of the suite that is meant."""
+    """Say on stderr what a suite's table lacks. Returns the name of the suite that is meant."""
     with Snapshot(results) as snapshot:
         known, name = _known_suites(suite, snapshot, results)
         for one in [name] if name else known:
@@ -290,7 +290,7 @@ def say_what_lacks(suite: str | None, results: Path) -> str | None:
 
 
 def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
-    """On stderr, what a suite's table lacks, a line for each kind of gap."""
+    """Say on stderr what a suite's table lacks, a line for each kind of gap."""
     for head, lines in describe_gaps(lacks).items():
         words = [visible(" ".join(line.split()), 400) for line in lines]
         begun = head[0].lower() + head[1:]
@@ -298,7 +298,7 @@ def _say_gaps(suite: str, lacks: Sequence[Missing]) -> None:
 
 
 def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) -> str:
-    """A paper's numbers, and ours where the same models were trained the same way. Raises UsageError."""
+    """Make a table of a paper's numbers, and of ours where the same models were trained the same way. Raises UsageError."""
     paper = published.load_publication(name)
     ours = _our_accuracies(paper, snapshot, suites)
     lines = [f"{paper.title}, arXiv {paper.arxiv} {paper.version}; in percent, ours in brackets where it was run here"]
@@ -316,7 +316,7 @@ def table_against_paper(name: str, snapshot: Snapshot, suites: Sequence[str]) ->
 
 
 def _published_lines(paper: Publication, ours: Ours, marks: dict[str, None]) -> list[str]:
-    """The paper's tables, one for each of its sources and groups. marks: gets what a mark behind a number means."""
+    """Return the paper's tables, one for each of its sources and groups. marks: gets what a mark behind a number means."""
     tasks: dict[str, None] = {}  # in order of appearance
     tables: dict[tuple[str, str], list[PublishedRow]] = {}
     for row in paper.rows:
@@ -337,7 +337,7 @@ def _published_lines(paper: Publication, ours: Ours, marks: dict[str, None]) -> 
 
 
 def _published_cell(paper: Publication, row: PublishedRow, task: str, ours: Ours, marks: dict[str, None]) -> str:
-    """A number of the paper, and ours: by the paper's metric, else by another with a mark, which `marks` explains."""
+    """Return a number of the paper, and ours: by the paper's metric, else by another with a mark, which `marks` explains."""
     if task not in row.values:
         return ""
     there = f"{100 * paper.share(row.values[task]):.1f}"
@@ -356,7 +356,7 @@ def _published_cell(paper: Publication, row: PublishedRow, task: str, ours: Ours
 
 
 def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str]) -> Ours:
-    """Our accuracies of the models and methods that a paper has, at its places."""
+    """Return our accuracies of the models and methods that a paper has, at its places."""
     accuracies: Ours = {}
     for suite in without_trials(suites):
         cells = snapshot.query(
@@ -390,19 +390,19 @@ def _our_accuracies(paper: Publication, snapshot: Snapshot, suites: Sequence[str
 
 
 def settings_of(prepared: Prepared | None) -> str:
-    """An altered run's settings, for a command that is printed."""
+    """Write an altered run's settings, for a command that is printed."""
     altered = prepared.altered if prepared else ()
     return "".join(f" --set {shlex.quote(setting)}" for setting in altered)
 
 
 def altered_run(suite: str, results: Path, overrides: list[str]) -> Prepared:
-    """With these settings. Raises UsageError, SuiteError."""
+    """Find the run with these settings. Raises UsageError, SuiteError."""
     stored = not is_file(suite) and suite_files(results / suite)
     return (prepare_stored if stored else prepare_named)(suite, results, overrides=overrides)
 
 
 def all_suites(results: Path) -> list[str]:
-    """With results of our own; else the reference results."""
+    """List the suites with results of our own; else the reference results."""
     ours = set()
     for folder in results.glob("*/"):
         if suite_files(folder) or any(folder.glob("*/manifest.json")):
@@ -411,8 +411,8 @@ def all_suites(results: Path) -> list[str]:
 
 
 def cell_statuses(name: str, results: Path, overrides: list[str]) -> tuple[list[CellStatus], list[str]]:
-    """The states of a suite's cells, and lines on their models and training pool. Results without a suite of ours (reference
-    results, other labs') are asked of the store. Raises UsageError, StoreError."""
+    """Return the states of a suite's cells, and lines on their models and training pool. Results without a suite of ours
+    (reference results, other labs') are asked of the store. Raises UsageError, StoreError."""
     runs = suite_files(results / name)
     stored = name in list_references(results) or runs or any((results / name).glob("*/manifest.json"))
     if is_file(name) or not stored or (runs and "@" not in name):
@@ -447,7 +447,7 @@ def print_statuses(name: str, cells: list[CellStatus], notes: Sequence[str]) -> 
 
 
 def count_states(cells: Sequence[CellStatus]) -> str:
-    """How many cells are in each state, in words."""
+    """Say how many cells are in each state."""
     states = [cell.state for cell in cells]
     counted = [(states.count(state), state) for state in STATES]
     return ", ".join(f"{count} {state}" for count, state in counted if count)

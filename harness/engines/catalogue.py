@@ -32,12 +32,12 @@ class EngineInfo:
 
 
 def list_engines() -> list[EngineInfo]:
-    """All engines, broken ones too."""
+    """Return all engines, broken ones too."""
     return [engine_info(name) for name in PLUGINS.installed()]
 
 
 def engine_info(name: str) -> EngineInfo:
-    """A broken plugin's has its error. Raises PluginError for an unknown name."""
+    """Describe an engine; a broken plugin's description has its error. Raises PluginError for an unknown name."""
     if name not in PLUGINS.installed():
         backend_of(name)
     try:
@@ -58,7 +58,7 @@ def _is_importable(package: str) -> bool:
 
 
 def backend_of(name: str) -> type[Backend]:
-    """Raises PluginError where it is unknown or does not load."""
+    """Return the class of an engine by its name. Raises PluginError where it is unknown or does not load."""
     return PLUGINS.load(name)
 
 
@@ -73,7 +73,7 @@ def open_backend(
 
 
 def packages_of_engines() -> dict[str, str]:
-    """Installed versions of engines' packages, by distribution."""
+    """Return the installed versions of engines' packages, by distribution."""
     versions: dict[str, str] = {}
     for name in PLUGINS.installed():
         with suppress(PluginError):
@@ -83,7 +83,7 @@ def packages_of_engines() -> dict[str, str]:
 
 
 def _read_installed_versions(package: str) -> dict[str, str]:
-    """The installed versions of a package, empty where it is not installed."""
+    """Return the installed versions of a package, empty where it is not installed."""
     for distribution in (package, f"{package}-cpu"):
         with suppress(metadata.PackageNotFoundError):
             return {distribution: metadata.version(distribution)}

@@ -43,7 +43,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, policy: str, version: int, fill: Callable[[Path], None]) -> None:
-    """Files into a temporary folder, sealed and put in place of `folder`."""
+    """Write files into a temporary folder, sealed and put in place of `folder`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
@@ -79,7 +79,7 @@ def drop_optimiser(folder: Path) -> None:
 
 
 def check(folder: Path, policy: str) -> Seal:
-    """The seal of the policy's whole, unaltered checkpoint. Raises CheckpointError."""
+    """Return the seal of the policy's whole, unaltered checkpoint. Raises CheckpointError."""
     seal = _read_seal(folder)
     if seal.format != 1:
         raise CheckpointError(f"{folder / SEAL}: format {seal.format}, this version reads format 1")
@@ -111,7 +111,7 @@ def make_savable(model: Any) -> None:
 
 
 def keep_generation(source: Path, folder: Path) -> None:
-    """In a checkpoint, the generation settings of the folder that it was trained from; none where that has none."""
+    """Put into a checkpoint the generation settings of the folder that it was trained from, if that has any."""
     own = source / GENERATION
     new = folder / GENERATION
     new.unlink(missing_ok=True)
@@ -120,12 +120,12 @@ def keep_generation(source: Path, folder: Path) -> None:
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
-    """All files by their place, of subfolders too."""
+    """Return all files by their place, of subfolders too."""
     return {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
 
 
 def _read_seal(folder: Path) -> Seal:
-    """The seal of a checkpoint folder. Raises CheckpointError where it has none that can be read."""
+    """Return the seal of a checkpoint folder. Raises CheckpointError where it has none that can be read."""
     try:
         return msgspec.json.decode(read_bytes(folder / SEAL, MAX_SEAL_BYTES), type=Seal)
     except OSError as error:
@@ -135,18 +135,18 @@ def _read_seal(folder: Path) -> Seal:
 
 
 def _encode_seal(seal: Seal) -> bytes:
-    """A seal as its file holds it."""
+    """Return a seal as its file holds it."""
     return msgspec.json.format(msgspec.json.encode(seal))
 
 
 def _digest_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal digits."""
+    """Return the SHA-256 of a file, in hexadecimal digits."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Sorted. Raises EngineError if one is missing."""
+    """List the files with weights, sorted. Raises EngineError if one is missing."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if not (folder / INDEX).is_file():

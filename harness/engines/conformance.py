@@ -53,7 +53,8 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """make: a fresh engine of that name, always with the same weights. prompts: at least 6, of different lengths. folder: empty."""
+    """make: a fresh engine of that name, always with the same weights. prompts: at least 6, of different lengths. folder:
+    empty."""
 
     make: Callable[[str], PolicyEngine]
     prompts: tuple[Prompt, ...]
@@ -67,20 +68,20 @@ class Case:
         return np.random.default_rng(7).integers(0, 2**64, (len(self.prompts), self.group), dtype=np.uint64)
 
     def sample(self, engine: PolicyEngine, temperature: float = 1.0) -> list[list[Sample]]:
-        """Answers to all prompts."""
+        """Sample answers to all prompts."""
         return engine.sample(self.prompts, self.seeds, Sampling(temperature, self.max_tokens))
 
     def score(self, engine: PolicyEngine, samples: Sequence[Sequence[Sample]]) -> list[Float32[np.ndarray, "T"]]:
-        """In the samples' order."""
+        """Score samples, in their order."""
         prompts = [p for p, group in zip(self.prompts, samples, strict=True) for _ in group]
         return engine.score(prompts, [s.tokens for group in samples for s in group])
 
     def optimisation(self, **changes: object) -> Optimisation:
-        """Settings with `changes`."""
+        """Return settings with `changes`."""
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """GRPO over the samples."""
+        """Make GRPO's term over the samples."""
         answers = [
             TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
             for prompt, group in zip(self.prompts, samples, strict=True)
@@ -92,7 +93,7 @@ class Case:
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
-    """A micro policy that ends its answers, trained for a second."""
+    """Return a micro policy that ends its answers, trained for a second."""
     from harness.engines.embedded.families import build_model, build_tokenizer
     from harness.engines.embedded.presets import WarmupExample
     from harness.engines.embedded.warmup import Pretrainer, RateSchedule
@@ -108,12 +109,12 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
 
 def tiny_prompts(count: int) -> tuple[Prompt, ...]:
-    """For `tiny_policy`."""
+    """Draw prompts for `tiny_policy`."""
     return tuple(Prompt(f"p{i}", p.prompt, "0") for i, p in enumerate(_draw_problems(count, seed=5)))
 
 
 def _draw_problems(count: int, seed: int) -> list[MicroProblem]:
-    """So many problems of the micro task, one skill after the other."""
+    """Return so many problems of the micro task, one skill after the other."""
     rng = Random(seed)
     skills = list(SKILLS.values())
     return [skills[i % len(skills)].draw(rng, rng.choice(LEVELS), held_out=False) for i in range(count)]
@@ -131,7 +132,7 @@ def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], 
 
 @_on_engine
 def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
-    """Shapes, dtypes, EOS at the end of finished answers alone, text without it."""
+    """Check shapes and dtypes, that EOS ends finished answers alone, and that text lacks it."""
     assert all(prompt.text in engine.reads(prompt) for prompt in case.prompts)
     samples = case.sample(engine)
     assert [len(group) for group in samples] == [case.group] * len(case.prompts)
@@ -152,7 +153,8 @@ def samples_are_well_formed(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) -> None:
-    """The same answer alone, in another order and in a larger batch; another seed gives another answer."""
+    """Check that a seed gives the same answer alone, in another order and in a larger batch; another seed gives another
+    answer."""
     whole = case.sample(engine)
     settings = Sampling(1.0, case.max_tokens)
     _assert_same_samples(whole, case.sample(engine), exact=True)
@@ -168,14 +170,14 @@ def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def greedy_ignores_the_seed(case: Case, engine: PolicyEngine) -> None:
-    """Temperature 0: all answers of a group are alike."""
+    """Check that at temperature 0 all answers of a group are alike."""
     for group in case.sample(engine, temperature=0.0):
         assert all(np.array_equal(sample.tokens, group[0].tokens) for sample in group)
 
 
 @_on_engine
 def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
-    """In any batch."""
+    """Check that scores are the sampled log-probabilities, in any batch."""
     samples = case.sample(engine)
     flat = [s for group in samples for s in group]
     together = case.score(engine, samples)
@@ -190,7 +192,7 @@ def scores_equal_sampled_logprobs(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine) -> None:
-    """The report counts them."""
+    """Check that answers with an advantage become likelier, others less likely, and that the report counts them."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
@@ -210,7 +212,7 @@ def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine)
 
 @_on_engine
 def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) -> None:
-    """Advantages of 0, and no terms: the weights stay, the version moves on."""
+    """Check that updates with advantages of 0, or without terms, leave the weights, and that the version moves on."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [0.0])], case.optimisation(updates=2))
@@ -222,7 +224,7 @@ def updates_without_gradient_change_nothing(case: Case, engine: PolicyEngine) ->
 
 @_on_engine
 def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEngine) -> None:
-    """The training's fault and not the engine's: a tuner takes such a trial for lost."""
+    """Check that such a gradient is told as the training's fault and not the engine's: a tuner then takes the trial for lost."""
     term = case.term(case.sample(engine), [math.nan, 1.0])
     said = ("none", "it learnt")
     try:
@@ -233,7 +235,7 @@ def a_gradient_that_is_no_number_ends_the_training(case: Case, engine: PolicyEng
 
 
 def measuring_changes_nothing(case: Case) -> None:
-    """Norms of own and peer gradients and their cosine are consistent, and free of side effects."""
+    """Check that norms of own and peer gradients and their cosine are consistent, and free of side effects."""
     scores = []
     reports = []
     for measure in (False, True):
@@ -258,7 +260,7 @@ def measuring_changes_nothing(case: Case) -> None:
 
 @_on_engine
 def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) -> None:
-    """The trainer's old log-probabilities give ratios of 1, the sampler's own give the difference."""
+    """Check that the trainer's old log-probabilities give ratios of 1, and the sampler's the difference between both."""
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
     off = 0.01 * (-1.0) ** np.arange(len(own.answers))
@@ -285,7 +287,7 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
-    """Two updates in one step, against two steps with the first one's start."""
+    """Compare two updates in one step, against two steps with the first one's start."""
     settings = case.optimisation(learning_rate=3e-4, max_tokens=case.max_tokens)
     prompts = {p.id: p for p in case.prompts}
     start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
@@ -302,7 +304,7 @@ def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -
 
 @_on_engine
 def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
-    """Into a fresh engine: the same numbers, bit for bit."""
+    """Check that a checkpoint restored into a fresh engine gives the same numbers, bit for bit."""
     samples = case.sample(engine)
     terms = [case.term(samples, [1.0, -1.0])]
     engine.update(case.prompts, terms, case.optimisation(updates=2))
@@ -331,7 +333,7 @@ def restored_engine_continues_exactly(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
-    """In one clear line, and the engine is as before."""
+    """Check that broken checkpoints are refused in one clear line, and leave the engine as it was."""
     samples = case.sample(engine)
     before = case.score(engine, samples)
     good = case.folder / "good"
@@ -369,7 +371,7 @@ def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
 
 @_on_engine
 def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
-    """transformers opens one, and its model gives the engine's scores."""
+    """Check that transformers opens a checkpoint, and that its model gives the engine's scores."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -392,7 +394,7 @@ def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
 
 
 def closing_twice_is_fine(case: Case) -> None:
-    """`close` is idempotent."""
+    """Check that `close` is idempotent."""
     engine = case.make("a")
     engine.close()
     engine.close()

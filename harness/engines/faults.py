@@ -29,8 +29,8 @@ _MARKUP = re.compile(r"<.+>|\[.+\]", re.DOTALL)
 
 
 def check_adapter(folder: Path) -> None:
-    """Raises EngineError for an adapter in the folder. transformers would apply one to merged weights a second time where peft is
-    installed, and leave it out where it is not: one folder, two models."""
+    """Refuse a folder with an adapter in it (EngineError). transformers would apply one to merged weights a second time where
+    peft is installed, and leave it out where it is not: one folder, two models."""
     if not (folder / ADAPTER).exists():
         return
     if not (folder / "config.json").exists():
@@ -45,7 +45,7 @@ def check_adapter(folder: Path) -> None:
 
 
 def check_own_code(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises EngineError for an architecture that only the folder's own code has. config: of config.json."""
+    """Refuse an architecture that only the folder's own code has (EngineError). config: of config.json."""
     from transformers import CONFIG_MAPPING
 
     kind = config.get("model_type")
@@ -57,7 +57,7 @@ def check_own_code(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_quantised(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raises EngineError for quantised weights, which cannot be trained. config: of config.json."""
+    """Refuse quantised weights, which cannot be trained (EngineError). config: of config.json."""
     for part in (config, config.get("text_config")):
         said = part.get("quantization_config") if isinstance(part, Mapping) else None
         if said:
@@ -69,7 +69,8 @@ def check_quantised(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Raises EngineError where a text may become tokens that the model has no row for, or where the pad token is a word."""
+    """Check a tokenizer against its model. Raises EngineError where a text may become tokens that the model has no row for, or
+    where the pad token is a word."""
     rows = config.get_text_config().vocab_size
     control = control_tokens(tokenizer)
     vocab = tokenizer.get_vocab()
@@ -93,7 +94,7 @@ def check_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTo
 
 
 def check_unexpected(where: str, loaded: Mapping[str, Any]) -> None:
-    """Raises EngineError for weights that the model has no place for. loaded: transformers' `loading_info`."""
+    """Refuse weights that the model has no place for (EngineError). loaded: transformers' `loading_info`."""
     keys = sorted(loaded["unexpected_keys"])
     if keys:
         raise EngineError(
@@ -103,7 +104,7 @@ def check_unexpected(where: str, loaded: Mapping[str, Any]) -> None:
 
 
 def check_unused_weights(folder: Path) -> None:
-    """As `check_unexpected`, in seconds: names and shapes are compared, no weight is read."""
+    """Refuse what `check_unexpected` refuses, in seconds: names and shapes are compared, no weight is read."""
     from transformers import AutoModelForCausalLM
 
     from harness.engines.templates import in_one_line
@@ -123,7 +124,7 @@ def check_unused_weights(folder: Path) -> None:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Without transformers' own report and bars, of which the harness says what counts: a refused folder takes one line."""
+    """Load without transformers' own report and bars, of which the harness says what counts: a refused folder takes one line."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()

@@ -21,7 +21,7 @@ NEVER = -1e9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """Outputs are multiplied by `factor`, then bounded by cap * tanh(x / cap)."""
+    """A model's output layer. Its outputs are multiplied by `factor`, then bounded by cap * tanh(x / cap)."""
 
     weight: Float[Tensor, "V D"]
     bias: Float[Tensor, "V"] | None
@@ -43,9 +43,12 @@ class Head:
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             logits = model(input_ids=ids, use_cache=False).logits
             if logits.isnan().any():
-                raise EngineError("weights with which the model computes NaN")
+                raise EngineError("the model computes NaN with these weights")
             if not torch.allclose(head.logits(hidden), logits, rtol=1e-2, atol=1e-3):
-                raise EngineError(f"an output layer that is no matrix, factor and cap ({config.model_type})")
+                raise EngineError(
+                    "unsupported output layer: expected a matrix, optionally scaled and soft-capped "
+                    f"({config.model_type})"
+                )
         return head
 
     def fits(self, positions: int) -> bool:
@@ -70,7 +73,9 @@ def whole_logprobs(
     forbidden: Float32[Tensor, "V"],
     ends: Int64[Tensor, "E"] | None = None,
 ) -> Float32[Tensor, "*N"]:
-    """Log-probabilities of `targets`, nats. forbidden: added to the logits. ends: ids that are one action, as `merge_ends`."""
+    """Compute the log-probabilities of `targets` in nats, from logits that are there as a whole.
+
+    forbidden: added to the logits. ends: ids that are one action, as in `merge_ends`."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature  # (*N, V)
     allowed = (scaled + forbidden).flatten(0, -2)  # (N, V)
     flat = targets.flatten()  # (N,)
@@ -87,8 +92,8 @@ def merge_ends(
     """Replace the log-probability of an end by that of ending at all: log sum_{e in ends} p(e).
 
     Which of its ends a policy writes changes neither the answer's text nor its verdict, so they are one action (our reading;
-    docs/formulas.md). The value is the same, bit for bit, whichever end the target is. ends: None where there is one end, or where
-    ends are told apart; `values` are then left as they are."""
+    docs/formulas.md). The value is the same, bit for bit, whichever end the target is. ends: None where there is one end, or
+    where ends are told apart; `values` are then left as they are."""
     if ends is None:
         return values
     ended = torch.isin(targets, ends).nonzero().squeeze(1)  # (K,) rows whose target is an end
@@ -105,20 +110,29 @@ def logprobs_by_parts(
     forbidden: Float32[Tensor, "V"],
     ends: Int64[Tensor, "E"] | None = None,
 ) -> Float32[Tensor, "N"]:
-    """The same from hidden states, by parts of the vocabulary."""
+    """Compute what `whole_logprobs` computes from hidden states, where the logits of all positions would not fit at once: they
+    are made by parts of the vocabulary, and again in the backward pass."""
     given = (hidden, head.weight, head.bias, head, targets, temperature, forbidden, ends)
     values: Tensor = _InParts.apply(*given)  # type: ignore[no-untyped-call]  # torch has no types of it
     return values
 
 
 class _InParts(torch.autograd.Function):
-    """Keeps hidden states and each row's log-sum; backward makes logits again."""
+    """Log-probabilities of targets, by parts of the vocabulary, of which only hidden states and two figures a row are kept.
+
+    With z the scaled logits of a row, p = softmax(z), t its target and E the ends that are one action:
+
+        t not in E:  log p(t) = z_t - log sum_v exp z_v                     d log p(t) / d z_v = [v = t] - p_v
+        t in E:      log p(E) = log sum_{e in E} exp z_e - log sum_v exp z_v
+                     d log p(E) / d z_v = [v in E] exp(z_v - log sum_{e in E} exp z_e) - p_v
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head,
         targets: Tensor, temperature: float, forbidden: Tensor, ends: Tensor | None,
     ) -> Tensor:  # fmt: skip
+        """Compute log-probabilities (N,): `wanted`, the first term above, less `total`, the log-sum over all ids."""
         ctx.head = head
         ctx.temperature = temperature
         ctx.ends = ends
@@ -139,9 +153,9 @@ class _InParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Compute the gradients of hidden states, weight and bias. slope (N,): of the loss by each log-probability."""
         hidden, targets, forbidden, total, wanted = ctx.saved_tensors
         head: Head = ctx.head
-        outer = head.factor / ctx.temperature
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32)  # (N, D)
         to_weight = torch.empty_like(head.weight) if ctx.needs_input_grad[1] else None
         to_bias = None if head.bias is None else torch.empty_like(head.bias)
@@ -153,17 +167,12 @@ class _InParts(torch.autograd.Function):
             share = None  # (K, L) of each end in the ending; taken before `scaled` is overwritten
             if len(local):
                 share = (scaled[ended[:, None], local] - wanted[ended, None]).exp()
-            # The slope of log p(target) by a logit is 1 at the target less p of the logit's id
             change = scaled.sub_(total[:, None]).exp_().mul_(-slope[:, None])
             here = _targets_within(rows, single)
             change[here, single[here] - rows.start] += slope[here]
             if share is not None:
                 change[ended[:, None], local] += slope[ended, None] * share
-            if head.cap is not None:
-                change *= 1 - (logits.float() / head.cap) ** 2
-            if outer != 1.0:
-                change = change * outer
-            change = change.to(hidden.dtype)
+            change = _pass_back_scaling(change, logits, head, ctx.temperature).to(hidden.dtype)
             to_hidden += change @ head.weight[rows]
             if to_weight is not None:
                 torch.mm(change.T, hidden, out=to_weight[rows])
@@ -172,10 +181,26 @@ class _InParts(torch.autograd.Function):
         return to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None, None
 
 
+def _pass_back_scaling(
+    change: Float32[Tensor, "N R"], logits: Float[Tensor, "N R"], head: Head, temperature: float
+) -> Float32[Tensor, "N R"]:
+    """Take the loss's slope by scaled logits back to its slope by the layer's outputs: through temperature, cap and factor.
+
+    With y = factor x and logit = cap tanh(y / cap), d logit / d y = 1 - (logit / cap)^2. change: overwritten. logits: not yet
+    divided by the temperature."""
+    if head.cap is not None:
+        change *= 1 - (logits.float() / head.cap) ** 2
+    outer = head.factor / temperature
+    if outer != 1.0:
+        change = change * outer
+    return change
+
+
 def _tell_ends_apart(
     targets: Int64[Tensor, "N"], ends: Int64[Tensor, "E"] | None
 ) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "K"]]:
-    """Targets, -1 at ends that are one action; and the rows of these ends."""
+    """Separate targets that are ends from the others. Returns the targets, -1 at ends that are one action; and the rows of these
+    ends."""
     if ends is None:
         return targets, targets.new_empty(0)
     is_end = torch.isin(targets, ends)
@@ -183,14 +208,14 @@ def _tell_ends_apart(
 
 
 def _targets_within(rows: slice, single: Int64[Tensor, "N"]) -> Int64[Tensor, "K"]:
-    """The places whose target lies in this part of the vocabulary."""
+    """Find the places whose target lies in this part of the vocabulary."""
     is_within: Tensor = (single >= rows.start) & (single < rows.stop)
     places: Tensor = is_within.nonzero().squeeze(1)
     return places
 
 
 def _ends_within(rows: slice, ends: Int64[Tensor, "E"] | None, like: Int64[Tensor, "N"]) -> Int64[Tensor, "L"]:
-    """Ends in this part of the vocabulary, counted from its beginning; on the device of `like`."""
+    """Find the ends in this part of the vocabulary, counted from its beginning; on the device of `like`."""
     if ends is None:
         return like.new_empty(0)
     is_within: Tensor = (ends >= rows.start) & (ends < rows.stop)
@@ -199,7 +224,8 @@ def _ends_within(rows: slice, ends: Int64[Tensor, "E"] | None, like: Int64[Tenso
 
 
 def _scale_logits(logits: Tensor, temperature: float, forbidden: Tensor) -> Tensor:
-    """Logits at the temperature, in fp32, with `forbidden` added. Most parts forbid nothing, and a pass over all logits costs."""
+    """Make logits at the temperature, in fp32, with `forbidden` added. Most parts forbid nothing, and a pass over all logits
+    costs."""
     scaled = logits.to(torch.float32, copy=True)
     if temperature != 1.0:
         scaled /= temperature
@@ -207,10 +233,11 @@ def _scale_logits(logits: Tensor, temperature: float, forbidden: Tensor) -> Tens
 
 
 def at_once(device: torch.device) -> int:
+    """Return how many logits may be there at once on a device."""
     return LOGITS if device.type == "cpu" else GPU_LOGITS
 
 
 def _cut_vocabulary(hidden: Float[Tensor, "N D"], vocabulary: int) -> list[slice]:
-    """Slices of the vocabulary of which all logits fit at once."""
+    """Cut the vocabulary into slices of which all logits fit at once."""
     width = max(1, at_once(hidden.device) // len(hidden))
     return [slice(start, min(start + width, vocabulary)) for start in range(0, vocabulary, width)]

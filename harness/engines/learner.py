@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite, isnan, nan, sqrt
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from harness.learning.minibatches import Packed, Score, cut_into_minibatches, fi
 from harness.learning.surrogate import AnswerStatistics, surrogate_loss
 from harness.learning.terms import Term, TermAnswer
 
-__all__ = ["Forward", "learn"]
+__all__ = ["Forward", "Gradients", "Tally", "check_norm", "learn", "mean_of_measured"]
 
 Forward = Callable[[Sequence[TermAnswer]], Iterable[tuple[Sequence[int], Sequence[Tensor], int]]]
 """Takes answers through the model, by pieces: for each the indices of its answers, their tokens' log-probabilities (T,) with
@@ -37,8 +37,28 @@ def learn(
     score: Score,
     forward: Forward,
 ) -> UpdateReport:
-    """AdamW steps, even without gradient, so that all regimes make as many. Own terms go first, so that measuring changes
-    nothing. Raises TrainingError where a gradient is not finite."""
+    """Update a policy by one step's terms, in `optimisation.updates` steps of AdamW, and report what that did.
+
+    A step is taken even without gradient, so that all regimes take as many. Own terms go first, so that measuring changes
+    nothing. Raises TrainingError where a gradient is not finite.
+
+    Parameters
+    ----------
+    name, version
+        The policy's name and its updates so far, for messages.
+    masters
+        The trained parameters, and AdamW over them.
+    prompts
+        Those of all terms' answers.
+    terms
+        The regime's, and the penalty to the base. Each is spread over the updates.
+    optimisation
+        AdamW's settings, the number of updates, and whether own and peer gradients are measured apart.
+    score
+        Gives the trainer's log-probabilities before the first update, where denominators ask for them.
+    forward
+        Takes answers through the model, piece by piece.
+    """
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas
         group["weight_decay"] = optimisation.weight_decay
@@ -63,32 +83,39 @@ def learn(
                 gradients.observe(source)
         check_norm(name, version + batch.update, gradients.clip(optimisation.clip_norm))
         masters.step()
-    measured = (gradients.totals, gradients.own, gradients.peer, gradients.cosines)
-    return tally.report(*map(mean_of_measured, measured))
+    return tally.report(
+        norm=mean_of_measured(gradients.totals),
+        own_norm=mean_of_measured(gradients.own),
+        peer_norm=mean_of_measured(gradients.peer),
+        cosine=mean_of_measured(gradients.cosines),
+    )
 
 
 def _masked(logp: Float[Tensor, "T"], answer: TermAnswer) -> Float[Tensor, "N"]:
-    """The log-probabilities of an answer's tokens that take part."""
+    """Select the log-probabilities of an answer's tokens that take part."""
     if answer.mask is None:
         return logp
     return logp[torch.as_tensor(answer.mask, device=logp.device)]
 
 
 def check_norm(policy: str, update: int, norm: float) -> None:
-    """Raises TrainingError for a norm that is not finite. update: counted from the policy's first."""
+    """Check the norm of an update's gradient. Raises TrainingError where it is not finite. update: counted from the policy's
+    first."""
     if not isfinite(norm):
         raise TrainingError(Fault.NOT_FINITE, f"policy {policy}: the gradient of update {update} is not finite")
 
 
 def mean_of_measured(values: Iterable[float]) -> float:
-    """Of those that were measured; NaN without any."""
+    """Average the values that were measured, those that are not NaN; NaN without any."""
     measured = [value for value in values if not isnan(value)]
     return float(np.mean(measured)) if measured else nan
 
 
 class Gradients:
-    """A step's, by update. totals: norms before clipping. With `measure`, own, peer: norms of these terms alone, if any;
-    cosines: between both."""
+    """The gradients of one step's updates, of which norms and cosines are kept.
+
+    totals: norms before clipping, by update. With `measure`, own, peer: norms of these terms' gradients alone, of updates that
+    have such terms; cosines: between both."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], measure: bool) -> None:
         self._parameters = parameters
@@ -100,7 +127,7 @@ class Gradients:
         self.cosines = list[float]()
 
     def reset(self) -> None:
-        """Zeros, never None: an update without gradient must be the same in a fresh and a resumed engine."""
+        """Set all gradients to zeros, never None: an update without gradient must be the same in a fresh and a resumed engine."""
         self._before = []
         for parameter in self._parameters:
             if parameter.grad is None:
@@ -109,7 +136,10 @@ class Gradients:
                 parameter.grad.zero_()
 
     def observe(self, source: Literal["own", "peer"]) -> None:
-        """Call after the backward passes of own terms, then of peer terms."""
+        """Measure one source's gradient, after the backward passes of own terms, and then after those of peer terms.
+
+        Backward passes add up, so that behind the second ones the parameters hold the sum of both. The own gradient was copied
+        behind the first ones, and the peers' is the sum less that copy, in double precision."""
         if not self._measure:
             return
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -130,8 +160,19 @@ class Gradients:
             self.cosines.append(product / scale if scale else 0.0)
 
     def clip(self, norm: float) -> float:
+        """Scale the gradient down to this norm where it is larger; return the norm that it had."""
         self.totals.append(float(nn.utils.clip_grad_norm_(self._parameters, norm)))
         return self.totals[-1]
+
+
+class _TermSums(NamedTuple):
+    """Sums over a term's answers in all updates: of `AnswerStatistics`, under its names."""
+
+    clipped_tokens: float
+    loss: float
+    ratio_count: float
+    ratio_sum: float
+    ratio_square: float
 
 
 class Tally:
@@ -141,7 +182,7 @@ class Tally:
         self._terms = terms
         self._updates = updates
         self._trained = 0
-        self._sums = np.zeros((len(terms), 5))
+        self._sums = np.zeros((len(terms), len(_TermSums._fields)))  # a `_TermSums` in each row
         # Tokens with a gradient, by the term's index and the answer's place in it
         self._moved: dict[tuple[int, int], int] = {}
         self._drifts: list[Float64[np.ndarray, "N"]] = []
@@ -150,14 +191,15 @@ class Tally:
     def add(
         self, answers: Sequence[tuple[int, TermAnswer]], packed: Packed, statistics: AnswerStatistics, tokens: int = 0
     ) -> None:
-        """answers: a pack's, with their terms' indices. tokens: that went through the model."""
-        s = statistics
+        """Count what one backward pass did with its answers. answers: a pack's, with their terms' indices. tokens: those that
+        went through the model."""
         self._trained = self._trained + tokens
-        rows = np.stack([s.clipped_tokens, s.loss, s.ratio_count, s.ratio_sum, s.ratio_square], axis=1)  # (A, 5)
+        columns = [getattr(statistics, field) for field in _TermSums._fields]
+        rows = np.stack(columns, axis=1)  # (A, 5)
         np.add.at(self._sums, [term for term, _ in answers], rows)
-        for (term, answer), active in zip(answers, s.active_tokens.tolist(), strict=True):
+        for (term, answer), active in zip(answers, statistics.active_tokens.tolist(), strict=True):
             self._moved[term, answer.place] = active
-        self._add_drift(packed, s.drift.astype(np.float64))
+        self._add_drift(packed, statistics.drift.astype(np.float64))
 
     def _add_drift(self, packed: Packed, drift: Float64[np.ndarray, "N"]) -> None:
         """Count how far trainer and sampler are apart on a pack's tokens, and whose ratio would lie outside its bounds by that
@@ -178,6 +220,8 @@ class Tally:
 
     @property
     def drift(self) -> Drift:
+        """How far trainer and sampler were apart on the step's tokens: mean and 0.99 quantile in nats, and the share of answers
+        that lie outside their bounds by that alone."""
         if not self._drifts:
             return Drift()
         tokens = np.abs(np.concatenate(self._drifts))
@@ -195,7 +239,7 @@ class Tally:
             is_only_of_source = sources.count(term.source) == 1
             gradient_norm = norms[term.source] if is_only_of_source else nan
             reports.append(self._report_term(index, term, gradient_norm))
-        loss_of_updates = float(self._sums[:, 1].sum())
+        loss_of_updates = float(self._sums[:, _TermSums._fields.index("loss")].sum())
         return UpdateReport(
             terms=tuple(reports),
             loss=loss_of_updates / self._updates,
@@ -210,17 +254,18 @@ class Tally:
 
     def _report_term(self, index: int, term: Term, gradient_norm: float) -> TermReport:
         """Report what the step did with one term's answers. index: of the term."""
-        clipped, loss, count, ratio, square = self._sums[index].tolist()
+        sums = _TermSums(*self._sums[index].tolist())
+        count = sums.ratio_count
         moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
         return TermReport(
             name=term.name,
             source=term.source,
             moved=tuple(moved),
             tokens=sum(answer.counted for answer in term.answers),
-            clipped_tokens=int(clipped),
-            loss=loss / self._updates,
+            clipped_tokens=int(sums.clipped_tokens),
+            loss=sums.loss / self._updates,
             ratios=int(count),
-            ratio_mean=ratio / count if count else nan,
-            ratio_second=square / count if count else nan,
+            ratio_mean=sums.ratio_sum / count if count else nan,
+            ratio_second=sums.ratio_square / count if count else nan,
             gradient_norm=gradient_norm,
         )

@@ -36,6 +36,7 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Save a folder that any library opens: merged weights in fp32, and the adapters beside them, from which training goes on."""
     copies: dict[int, Tensor] = {}
     plain = {}
     for name, value in model.state_dict().items():
@@ -55,7 +56,7 @@ def save_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 @torch.no_grad()
 def load_adapters(model: PreTrainedModel, folder: Path) -> None:
-    """Raises CheckpointError where the folder's adapters are not this model's."""
+    """Load a folder's adapters into the model. Raises CheckpointError where the folder's adapters are not this model's."""
     try:
         stored = load_file(folder / ADAPTERS)
     except (OSError, SafetensorError):
@@ -68,13 +69,13 @@ def load_adapters(model: PreTrainedModel, folder: Path) -> None:
 
 
 def plain_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Those without adapters, by the bare model's names."""
+    """Return the parameters without adapters, by the bare model's names."""
     return {n.replace(f"{BASE}.", "."): p for n, p in model.named_parameters() if MARK not in n}
 
 
 @torch.no_grad()
 def change_by_adapters(model: nn.Module, name: str) -> Tensor | None:
-    """What adapters add to that frozen weight, fp32; None where it has none."""
+    """Return what adapters add to that frozen weight, fp32; None where it has none."""
     owner, _, kind = name.rpartition(f"{BASE}.")
     if not owner or kind != "weight":
         return None
@@ -98,5 +99,5 @@ def switched_off(model: nn.Module) -> Iterator[None]:
 
 
 def _find_adapters(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The adapters' parameters, by name."""
+    """Return the adapters' parameters, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if MARK in name}

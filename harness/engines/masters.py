@@ -49,13 +49,13 @@ class Masters:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of AdamW, seen by the model."""
+        """Take one step of AdamW, which the model sees."""
         self.optimiser.step()
         for seed, (parameter, master) in enumerate(self._published):
             parameter.copy_(dither_to_bf16(master, seed))
 
     def save(self, path: Path) -> None:
-        """AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where `separate`."""
+        """Save AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where `separate`."""
         state = {
             f"{key}:{name}": value.detach().cpu().contiguous()
             for name, parameter in self.named.items()
@@ -81,8 +81,8 @@ class Masters:
 
 
 def dither_to_bf16(weights: Tensor, seed: int) -> Tensor:
-    """bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds the weight's fixed threshold, else
-    towards zero: so the mean of many is right (dithering, Roberts 1962)."""
+    """Round to bf16 values of fp32 weights, away from zero where the part that bf16 lacks exceeds the weight's fixed threshold,
+    else towards zero: so the mean of many is right (dithering, Roberts 1962)."""
     draw = torch.Generator(weights.device).manual_seed(seed)
     bits = torch.randint(1 << 16, weights.shape, generator=draw, dtype=torch.int32, device=weights.device)
     halves = bits.add_(weights.view(torch.int32)).flatten().view(torch.bfloat16)

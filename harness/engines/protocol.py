@@ -30,7 +30,7 @@ class Sample:
 
 
 def cut_at(sample: Sample, stops: Sequence[str]) -> Sample:
-    """Up to the first of these strings, where a base model asks itself more; the same sample without one."""
+    """Cut a sample at the first of these strings, where a base model asks itself more; the same sample without one."""
     end = min((at for stop in stops if (at := sample.text.find(stop)) >= 0), default=None)
     if end is None:
         return sample
@@ -148,12 +148,12 @@ class PolicyEngine(Protocol):
         """GPUs that the policy holds."""
 
     def reads(self, prompt: Prompt) -> str:
-        """A prompt's text as the policy reads it, its chat template applied."""
+        """Return a prompt's text as the policy reads it, its chat template applied."""
 
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on its batch."""
+        """Sample G answers per prompt. Answer (p, g) depends on its seed and the weights only, not on its batch."""
 
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
@@ -161,7 +161,7 @@ class PolicyEngine(Protocol):
         """Log-probabilities (T,) of each answer, nats, at the training temperature."""
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
-        """One step's optimiser updates. Raises TrainingError where a gradient is not finite."""
+        """Make one step's optimiser updates. Raises TrainingError where a gradient is not finite."""
 
     def save(self, folder: Path) -> None:
         """Write a Hugging Face folder, the optimiser's state beside it."""

@@ -38,14 +38,14 @@ class ChatTemplate:
 
     @staticmethod
     def of(policy: str, tokenizer: PreTrainedTokenizerFast, chat: Chat) -> ChatTemplate:
-        """By a policy's `chat`."""
+        """Make a tokenizer's template with the settings of a policy's `chat`."""
         said = dict(chat) if isinstance(chat, Mapping) else {}
         system = said.pop(SYSTEM, None)
         date = said.pop(DATE, None)
         return ChatTemplate(policy, tokenizer, system, said, date)
 
     def render(self, *turns: str, opens_answer: bool) -> str:
-        """Questions and answers in turn, as text. Raises EngineError where the template fails."""
+        """Render questions and answers in turn, as text. Raises EngineError where the template fails."""
         roles = ("user", "assistant")
         conversation = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
         if self.system is not None:
@@ -65,7 +65,7 @@ class ChatTemplate:
         return str(text)
 
     def fault(self) -> str:
-        """Why it cannot ask a question, in a sentence with a remedy; empty where it can."""
+        """Say why it cannot ask a question, in a sentence with a remedy; empty where it can."""
         try:
             asked = self.render(_QUESTION, opens_answer=True)
         except EngineError as error:
@@ -90,11 +90,11 @@ class ChatTemplate:
         return False
 
     def behind_question(self) -> str:
-        """What a prompt ends with, behind the question."""
+        """Return what a prompt ends with, behind the question."""
         return self.render(_QUESTION, opens_answer=True).rpartition(_QUESTION)[2]
 
     def _advise_on_failure(self) -> str:
-        """What a failing template needs."""
+        """Return what a failing template needs."""
         if isinstance(self.tokenizer.chat_template, dict):
             return "; write the one to be used into chat_template.jinja of the folder"
         if self.system is None:
@@ -111,7 +111,7 @@ class ChatTemplate:
 
 
 def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[int, ...]:
-    """Control tokens that the template writes behind an answer, the last one ends it; none where it writes none.
+    """Return control tokens that the template writes behind an answer, the last one ends it; none where it writes none.
 
     A conversation is rendered with a further turn and without one. What both have behind the answer is its end. A template that
     leaves the last turn open shows the end only before a further turn; in some models the end is then that turn's role. declared:
@@ -120,7 +120,7 @@ def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[i
     control = set(control_tokens(template.tokenizer).values())
 
     def behind(*further: str) -> list[int] | None:
-        """Ids behind the answer, None where the conversation cannot be rendered or the answer is not in it."""
+        """Return the ids behind the answer, None where the conversation cannot be rendered or the answer is not in it."""
         try:
             text = template.render(_QUESTION, _ANSWER, *further, opens_answer=False)
         except EngineError:
@@ -151,10 +151,10 @@ def closing_tokens(template: ChatTemplate, declared: Collection[int]) -> tuple[i
 
 
 def in_one_line(error: Exception) -> str:
-    """What a library has to say, short."""
+    """Shorten what a library has to say, short."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def text_for_cache_key(chat: Chat) -> str:
-    """For keys of caches."""
+    """Write a policy's `chat` for keys of caches."""
     return json.dumps(chat if isinstance(chat, bool) else dict(chat), sort_keys=True)

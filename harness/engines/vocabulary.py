@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,9 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """size: rows of the output layer. forbidden: ids that are no content (padding, rows without a token). stop: ids that end an
+    """A policy's tokens, and what they mean to it.
+
+    size: rows of the output layer. forbidden: ids that are no content (padding, rows without a token). stop: ids that end an
     answer; the first is taught. closing: ids behind the text of an answer that is taught or carried; the last is `stop[0]`.
     opening: ids before every raw prompt. chat: how prompts go through the chat template, or False."""
 
@@ -55,8 +58,8 @@ class Vocabulary:
     closing: tuple[int, ...]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """By the chat template if `chat`; control tokens that the question spells are text. Raises EngineError where the template
-        fails or there are no ids."""
+        """Encode a prompt, through the chat template if `chat`. Control tokens that the question spells out are text. Raises
+        EngineError where the template fails or there are no ids."""
         try:
             question = self._spelled_questions.hide(prompt.text)
         except TokenizationError as error:
@@ -73,7 +76,7 @@ class Vocabulary:
         return ids
 
     def model_ids(self, prompt: Prompt) -> list[int]:
-        """Raises EngineError, also for tokens without rows."""
+        """Encode a prompt for the model. Raises EngineError as `encode`, and for a token for which the model has no row."""
         ids = self.encode(prompt)
         if max(ids) >= self.size:
             token = self.tokenizer.convert_ids_to_tokens(max(ids))
@@ -85,7 +88,7 @@ class Vocabulary:
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """With the settings of `chat`."""
+        """The tokenizer's chat template, with the settings of `chat`."""
         return ChatTemplate.of(self.policy, self.tokenizer, self.chat)
 
     @cached_property
@@ -99,39 +102,45 @@ class Vocabulary:
         return positions_of(self.config)
 
     def ends(self, are_one: bool) -> tuple[int, ...]:
-        """Ids whose log-probability is that of ending by any of them; none where there is one end, or where they are told apart.
-        are_one: as `Backend.ends_are_one`."""
+        """Return the ids whose log-probability is that of ending by any of them; none where there is one end, or where ends are
+        told apart. are_one: as `Backend.ends_are_one`."""
         return self.stop if are_one and len(self.stop) > 1 else ()
 
     def reads(self, prompt: Prompt) -> str:
-        """The text that stands for `encode`'s ids."""
+        """Return the text that stands for `encode`'s ids."""
         if not self.chat:
             return prompt.text
         return str(self.tokenizer.decode(self.encode(prompt), clean_up_tokenization_spaces=False))
 
     def checked(self, tokens: Int32[np.ndarray, "T"]) -> Int32[np.ndarray, "T"]:
-        """Raises EngineError where an id cannot be part of an answer."""
+        """Return an answer's ids. Raises EngineError where one of them cannot be part of an answer."""
         ids = tokens.tolist()
         if ids and (min(ids) < 0 or max(ids) >= self.size or not self.forbidden.isdisjoint(ids)):
             raise EngineError(f"policy {self.policy}: an answer holds ids that are no content of its vocabulary")
         return tokens
 
     def text(self, tokens: Int32[np.ndarray, "T"], finished: bool) -> str:
-        """Without EOS."""
+        """Decode an answer's ids, without the end if it is finished."""
         ids = tokens[:-1] if finished else tokens
         return str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
-    """No code of the folder runs. Raises EngineError where it does not open, declares no end of an answer, or its chat template is
-    asked for and absent."""
+    """Read a folder's config and tokenizer, and find out how its answers end. No code of the folder runs.
+
+    An answer that is taught or carried ends as the chat template ends one, where prompts go through it; else by EOS; else by the
+    first other end that the folder's files declare; else as the template would end it. A sampled answer may end by any of them:
+    a chat model writes its template's end however it is asked. policy: its name, for messages.
+
+    Raises EngineError where the folder does not open, declares no end of an answer, or its chat template is asked for and
+    absent."""
     where = f"{policy}: {folder}" if policy else str(folder)
     try:
         whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config = whole.get_text_config()
         here = {"local_files_only": True, "trust_remote_code": False}
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, config=whole, **here)
-        listed = _declared_ends(folder)
+        of_files = _read_declared_ends(folder)
     except Exception as error:  # damaged files raise anything
         raise EngineError(f"{where}: does not open: {in_one_line(error)}") from error
     if chat and not tokenizer.chat_template:
@@ -139,23 +148,20 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
     rows = range(config.vocab_size)
     unused = set(rows) - set(tokenizer.get_vocab().values())  # rows of the output layer without a token
     eos = tokenizer.eos_token_id
-    declared = [i for i in dict.fromkeys([eos, *listed]) if i in rows and i not in unused]
-    written: tuple[int, ...] = ()  # what the chat template puts behind an answer
-    if tokenizer.chat_template:
-        template = ChatTemplate.of(policy, tokenizer, chat)
-        written = tuple(i for i in closing_tokens(template, declared) if i in rows)
-    closing = written if chat else ()
-    if not closing and eos is not None and eos not in rows:
+    eos_first = dict.fromkeys([eos, *of_files])  # in order, each once
+    declared = [end for end in eos_first if end in rows and end not in unused]
+    of_template = _ends_of_template(tokenizer, chat, policy, declared, rows)
+    if not (chat and of_template) and eos is not None and eos not in rows:
         raise EngineError(
             f"{where}: the model has {config.vocab_size:,} rows, none for the EOS token {eos}: it never ends"
         )
-    closing = closing or tuple(declared[:1]) or written[-1:]
+    closing = _choose_closing(bool(chat), of_template, declared)
     if not closing:
         raise EngineError(f"{where}: the tokenizer has no EOS token, and no file of the model names another end")
     last = closing[-1]
-    stop = {last, *written[-1:], *declared}  # a chat model may end so, however it is asked
-    further_ends = sorted(stop - {last})
-    padding = ({tokenizer.pad_token_id} - stop - {*closing}) & set(rows)  # one that was added may have no row
+    ends = {last, *of_template[-1:], *declared}
+    further_ends = sorted(ends - {last})
+    padding = ({tokenizer.pad_token_id} - ends - {*closing}) & set(rows)  # one that was added may have no row
     return Vocabulary(
         policy=policy,
         config=whole,
@@ -169,8 +175,29 @@ def open_vocabulary(folder: Path, chat: Chat, policy: str = "") -> Vocabulary:
     )
 
 
+def _ends_of_template(tokenizer: Any, chat: Chat, policy: str, declared: Sequence[int], rows: range) -> tuple[int, ...]:
+    """Return the ids that the chat template writes behind an answer, of those that the model has rows for; none without a
+    template. declared: ends by the folder's files."""
+    if not tokenizer.chat_template:
+        return ()
+    template = ChatTemplate.of(policy, tokenizer, chat)
+    return tuple(i for i in closing_tokens(template, declared) if i in rows)
+
+
+def _choose_closing(is_chat: bool, of_template: tuple[int, ...], declared: Sequence[int]) -> tuple[int, ...]:
+    """Choose the ids behind an answer that is taught or carried; none where the model has no end.
+
+    of_template: what the chat template writes there, all of which counts only where prompts go through it. declared: ends by the
+    folder's files, EOS first."""
+    if is_chat and of_template:
+        return of_template
+    if declared:
+        return (declared[0],)
+    return of_template[-1:]
+
+
 def _opening_tokens(tokenizer: Any) -> tuple[int, ...]:
-    """All ids that the tokenizer puts in front of a text by itself, named ones or not."""
+    """Return all ids that the tokenizer puts in front of a text by itself, named ones or not."""
     plain = tokenizer.encode("a", add_special_tokens=False)
     whole = tokenizer.encode("a")
     size = len(plain)
@@ -180,9 +207,10 @@ def _opening_tokens(tokenizer: Any) -> tuple[int, ...]:
     return ()
 
 
-def _declared_ends(folder: Path) -> list[int]:
-    """What generation_config.json and config.json say, of composite models also their text's part, without repeats. The library's
-    config would fill in a class's default, which is no end of this model's."""
+def _read_declared_ends(folder: Path) -> list[int]:
+    """Read the ends that generation_config.json and config.json declare, of composite models also their text's part, each once.
+
+    The files are read themselves: the library's config would fill in a class's default, which is no end of this model's."""
     said: list[Any] = []
     if (folder / "generation_config.json").exists():
         generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
@@ -201,7 +229,7 @@ def _declared_ends(folder: Path) -> list[int]:
 
 
 def positions_of(config: PretrainedConfig) -> int | None:
-    """Tokens that a sequence may have; None where the config does not say."""
+    """Return how many tokens a sequence may have; None where the config does not say."""
     most = getattr(config.get_text_config(), "max_position_embeddings", None)
     return most if isinstance(most, int) and most > 0 else None
 
@@ -213,7 +241,7 @@ MAX_SMALL_BYTES = 256 << 20
 
 
 def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
-    """The weights may be absent. Raises EngineError."""
+    """Open the config of a folder's text model, and its tokenizer; the weights may be absent. Raises EngineError."""
     check_small_files(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -229,8 +257,8 @@ def read_folder(folder: Path) -> tuple[PretrainedConfig, PreTrainedTokenizerFast
 
 
 def check_small_files(folder: Path) -> None:
-    """Raises EngineError where config.json is no model's or that of quantised weights, an adapter lies in the folder, or a file
-    that libraries read whole is too large."""
+    """Check what a folder has beside weights. Raises EngineError where config.json is no model's or that of quantised weights, an
+    adapter lies in the folder, or a file that libraries read whole is too large."""
     check_adapter(folder)
     if not (folder / "config.json").exists():
         raise EngineError(f"{folder}: there is no config.json")
@@ -259,13 +287,13 @@ def has_template(checkpoint: Path) -> bool:
 
 
 def check_weights(folder: Path) -> None:
-    """As `check_weight_files`; also where the model has no place for some of the weights."""
+    """Check the weight files, and that the model has a place for all their weights. Raises EngineError."""
     check_weight_files(folder)
     check_unused_weights(folder)
 
 
 def check_weight_files(folder: Path) -> None:
-    """Raises EngineError where a file is missing or not of its stated length."""
+    """Check that all weight files are there. Raises EngineError where one is missing or not of its stated length."""
     for file in weight_files(folder):
         try:
             with safe_open(file, framework="np"):

@@ -55,7 +55,7 @@ class Quotas:
 
     @classmethod
     def fitting(cls, prompts: int, answers: int, max_tokens: int, steps: int = 1) -> Quotas:
-        """Twice what an honest author can need over `steps` steps."""
+        """Allow twice what an honest author can need over `steps` steps."""
         records = prompts * (2 * answers + 1) * steps
         record = 1024 + 64 * (max_tokens + 1)
         return cls(2 * records, 2 * records * record, min(MAX_MESSAGE_BYTES, max(1 << 16, 4 * record)))
@@ -113,7 +113,7 @@ class Admission:
         self._steps[step].prompts = {prompt: position for position, prompt in enumerate(prompts)}
 
     def admit(self, delivery: Delivery) -> tuple[list[Admitted], list[ExchangeRow]]:
-        """Records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable
+        """Return the records let in, and the rows of what was refused; never raises for what a peer sent. What has no readable
         header is summed up by reason."""
         sender = delivery.sender
         limit = self.quotas.message if self.defences.quotas else MAX_MESSAGE_BYTES
@@ -150,7 +150,7 @@ class Admission:
             raise ExchangeError(Refusal.NOT_SUBSCRIBED if sender in self.policies else Refusal.UNKNOWN_AUTHOR, sender)
 
     def _reason_to_refuse(self, sender: str, record: Record) -> str:
-        """The reason, or empty for a record that passes, which is remembered."""
+        """Return the reason, or empty for a record that passes, which is remembered."""
         if type(record) not in self.kinds:
             return Refusal.WRONG_TYPE
         if record.author not in self.authors:
@@ -187,7 +187,7 @@ class Admission:
         return False
 
     def _position_of_prompt(self, record: Record) -> int | None:
-        """Among the prompts of its step; of a future record, of the present one."""
+        """Find the position of a prompt among the prompts of its step; of a future record, of the present one."""
         return self._steps[min(record.step, self.step)].prompts.get(record.prompt_id)
 
     def order(self, record: Record) -> tuple[int, int, int, int, str]:
@@ -197,7 +197,7 @@ class Admission:
         return rank, record.step, self._position_of_prompt(record) or 0, getattr(record, "index", 0), kind
 
     def state(self) -> AdmissionState:
-        """What matters to the next step."""
+        """Return what matters to the next step."""
         oldest = self.step + 1 - self.window
         kept = [(at, memory) for at, memory in sorted(self._steps.items()) if at >= oldest]
         return AdmissionState(kept, self.absent)
@@ -289,7 +289,7 @@ class Exchange:
             self._arrived.notify_all()
 
     def _take_deliveries(self, receiver: str, timeout: float) -> list[Delivery]:
-        """In each sender's order; waits at most `timeout` seconds for the first."""
+        """Take deliveries in each sender's order; waits at most `timeout` seconds for the first."""
         with self._arrived:
             self._arrived.wait_for(lambda: self._boxes[receiver], timeout)
             taken = self._boxes[receiver]
@@ -297,7 +297,7 @@ class Exchange:
         return taken
 
     def collect(self, receiver: str, step: int, prompts: Sequence[str], behind: int = 0) -> Collected:
-        """What peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an
+        """Return what peers sent up to `step`; never raises for what a peer did. prompts: ids, in order. behind: steps that an
         author may be behind before it is waited for; what is sent ahead by at most one step more is kept."""
         started = monotonic()
         deliveries, missing = self._receive_until(receiver, step, behind)
@@ -325,7 +325,7 @@ class Exchange:
         return Collected(tuple(record for record, _, _ in admitted), entries, missing, counts, waited)
 
     def _receive_until(self, receiver: str, step: int, behind: int) -> tuple[list[Delivery], tuple[str, ...]]:
-        """Deliveries until every author has finished or the time is up, and who had not."""
+        """Receive deliveries until every author has finished or the time is up; return them, and who had not finished."""
         gate = self._gates[receiver]
         end = monotonic() + self.deadline
         reached = self._reached[receiver]
@@ -352,7 +352,7 @@ class Exchange:
             report_progress()  # waiting for a peer is no silence
 
     def state(self) -> bytes:
-        """The receivers' memory between steps, without messages under way."""
+        """Return the receivers' memory between steps, without messages under way."""
         states = {to: gate.state() for to, gate in self._gates.items()}
         return msgspec.msgpack.encode(states, order="deterministic")
 

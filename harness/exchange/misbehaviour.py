@@ -26,19 +26,19 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", for
     """What is wrong with a peer on purpose. This one does nothing: each kind overrides what it changes."""
 
     def claim(self, right: Bool[np.ndarray, "A"], rng: np.random.Generator) -> Bool[np.ndarray, "A"]:
-        """The verdicts it claims, given the true ones."""
+        """Return the verdicts it claims, given the true ones."""
         return right
 
     def score(self, record: Scores, rng: np.random.Generator) -> Scores:
-        """What it says of an answer, given what it finds."""
+        """Return what it says of an answer, given what it finds."""
         return record
 
     def alter(self, records: Sequence[Record], rng: np.random.Generator) -> list[Record]:
-        """What it makes of its own records of a step before they are sent."""
+        """Return what it makes of its own records of a step before they are sent."""
         return list(records)
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
-        """What it sends instead of `messages`; None is silence."""
+        """Return what it sends instead of `messages`; None is silence."""
         return messages
 
 
@@ -78,7 +78,7 @@ class Permuted(Condition, frozen=True, kw_only=True, tag="permuted"):
         return msgspec.structs.replace(record, **moved)
 
     def alter(self, records: Sequence[Record], rng: np.random.Generator) -> list[Record]:
-        """Answers of one type and claimed reward go round among their prompts, drawn anew at each step; one that would come
+        """Let answers of one type and claimed reward go round among their prompts, drawn anew at each step; one that would come
         back to its own prompt is not sent."""
         kept: list[Record] = []
         alike: dict[tuple[str, float], list[AnswerRecord]] = {}
@@ -94,7 +94,7 @@ class Permuted(Condition, frozen=True, kw_only=True, tag="permuted"):
 
 
 def _sent_round(records: Sequence[AnswerRecord], rng: np.random.Generator) -> list[AnswerRecord]:
-    """Each record's header with the content of one to another prompt."""
+    """Return each record's header with the content of one to another prompt."""
     counts = Counter(record.prompt_id for record in records)
     prompts = sorted(counts)
     order = rng.permutation(len(prompts))
@@ -134,6 +134,7 @@ class Spamming(Condition, frozen=True, kw_only=True, tag="spamming"):
     flood: Flood = 2000
 
     def transmit(self, step: int, messages: list[bytes], rng: np.random.Generator) -> list[bytes] | None:
+        """Send malformed, oversized and repeated messages among the honest ones, in any order."""
         junk = [bytes(MAX_MESSAGE_BYTES + 1)] * self.oversized
         for _ in range(self.malformed):
             cuts_an_honest_one = bool(messages) and rng.random() < 0.5
@@ -150,7 +151,7 @@ AnyCondition = Noisy | Lying | Permuted | Stale | Silent | Spamming
 
 
 def condition_of(options: Mapping[str, Any]) -> AnyCondition:
-    """From a suite's ``{kind: noisy, share: 0.2}``. Raises ValueError."""
+    """Make a condition of a suite's ``{kind: noisy, share: 0.2}``. Raises ValueError."""
     try:
         condition: AnyCondition = msgspec.convert(dict(options), AnyCondition)
     except msgspec.ValidationError as error:
@@ -167,7 +168,7 @@ class Sender:
         self._waiting: deque[list[bytes]] = deque()
 
     def claimed(self, step: int, groups: Sequence[Group]) -> list[Group]:
-        """The groups with claimed verdicts; invalid ones stay."""
+        """Return the groups with claimed verdicts; invalid ones stay."""
         answers = [answer for group in groups for answer in group.answers]
         right = np.array([answer.verdict.value == "right" for answer in answers], dtype=bool)  # (A,)
         rng = np.random.default_rng([self.seed, step, 0])
@@ -182,17 +183,17 @@ class Sender:
         return [replace(group, answers=tuple(map(claimed, group.answers))) for group in groups]
 
     def scored(self, step: int, records: Sequence[Record]) -> list[Record]:
-        """The records with what it says of answers."""
+        """Return the records with what it says of answers."""
         rng = np.random.default_rng([self.seed, step, 2])
         return [self.condition.score(r, rng) if isinstance(r, Scores) else r for r in records]
 
     def altered(self, step: int, records: Sequence[Record]) -> list[Record]:
-        """The records as it makes them before they are sent."""
+        """Return the records as it makes them before they are sent."""
         rng = np.random.default_rng([self.seed, step, 3])
         return self.condition.alter(records, rng)
 
     def messages(self, step: int, honest: Sequence[bytes]) -> list[bytes] | None:
-        """What it sends at this step in place of its honest messages; None is silence."""
+        """Return what it sends at this step in place of its honest messages; None is silence."""
         self._waiting.append(list(honest))
         lag = self.condition.steps if isinstance(self.condition, Stale) else 0
         due = self._waiting.popleft() if len(self._waiting) > lag else []

@@ -30,12 +30,12 @@ __all__ = [
 
 
 def usual_opening(own: Sequence[Group]) -> str | None:
-    """That of most own answers, else None."""
+    """Return the opening of most own answers, else None."""
     return _most_frequent(a.text for group in own for a in group.answers)
 
 
 def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str, str | None]:
-    """The white space that an author's answers get; None leaves them as sent."""
+    """Return the white space that an author's answers get; None leaves them as sent."""
     mine = usual_opening(own)
     texts = dict[str, list[str]]()
     for record in records:
@@ -44,8 +44,8 @@ def by_author(own: Sequence[Group], records: Sequence[AnswerRecord]) -> dict[str
 
 
 def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec) -> list[Group]:
-    """Own groups with what their answers say behind a thought, for what a text begins with there; without answers in which none
-    is closed. mark: ids that close one. Their texts are read from ids: where the mark is a special token, no text has it."""
+    """Return own groups with what their answers say behind a thought, for what a text begins with there; without answers in which
+    none is closed. mark: ids that close one. Their texts are read from ids: where the mark is a special token, no text has it."""
     groups = []
     for group in own:
         kept = []
@@ -61,7 +61,7 @@ def behind_thought(own: Sequence[Group], mark: Sequence[int], codec: TokenCodec)
 
 
 def _place_behind(tokens: Sequence[int], mark: Sequence[int]) -> int:
-    """The place behind the last such ids, 0 where they are not there or nothing follows."""
+    """Return the place behind the last such ids, 0 where they are not there or nothing follows."""
     wanted = list(mark)
     size = len(mark)
     for start in range(len(tokens) - size - 1, -1, -1):
@@ -71,14 +71,14 @@ def _place_behind(tokens: Sequence[int], mark: Sequence[int]) -> int:
 
 
 def _most_frequent(texts: Iterable[str]) -> str | None:
-    """The most frequent text, of several the shortest; None without any."""
+    """Return the most frequent text, of several the shortest; None without any."""
     seen = Counter(_leading_space(text) for text in texts if text.strip())
     return min(seen, key=lambda space: (-seen[space], len(space), space), default=None)
 
 
 def begins_without_blank(own: Sequence[Group], codec: TokenCodec, prompt_end: Callable[[], str]) -> bool:
-    """Whether most own answers begin without the tokenizer's blank. prompt_end: decides where no own answer tells: behind a line's
-    end there is none."""
+    """Whether most own answers begin without the tokenizer's blank. prompt_end: decides where no own answer tells: behind a
+    line's end there is none."""
     if not codec.puts_blank:
         return False
     answers = [answer for group in own for answer in group.answers if answer.text.strip()]
@@ -90,7 +90,7 @@ def begins_without_blank(own: Sequence[Group], codec: TokenCodec, prompt_end: Ca
 
 
 def usual_closing(own: Sequence[Group]) -> tuple[int, ...]:
-    """The end of most own answers; none where none ended by itself."""
+    """Return the end of most own answers; none where none ended by itself."""
     answers = [answer for group in own for answer in group.answers]
     ended = [answer for answer in answers if answer.finished and not answer.closed]
     seen = Counter(tuple(answer.tokens[answer.content.size :].tolist()) for answer in ended)
@@ -98,7 +98,7 @@ def usual_closing(own: Sequence[Group]) -> tuple[int, ...]:
 
 
 def open_with(record: AnswerRecord, by: str | None) -> AnswerRecord:
-    """With the space `by`, if any."""
+    """Open a text with the space `by`, if any."""
     if by is None or _leading_space(record.text) == by or not record.text.strip():
         return record
     text = by + record.text.lstrip()
@@ -109,19 +109,19 @@ def open_with(record: AnswerRecord, by: str | None) -> AnswerRecord:
 
 
 def as_sent(pieces: list[int], text: str, by: str | None) -> list[int]:
-    """Bytes of an `open_with` text's tokens, in `text`."""
+    """Count the bytes of an `open_with` text's tokens, in `text`."""
     if by is None or _leading_space(text) == by or not text.strip():
         return pieces
     return _move_pieces(pieces, by, _leading_space(text))
 
 
 def _leading_space(text: str) -> str:
-    """The white space with which a text begins."""
+    """Return the white space with which a text begins."""
     return text[: len(text) - len(text.lstrip())]
 
 
 def _move_pieces(pieces: Sequence[int], away: str, to: str) -> list[int]:
-    """Lengths of tokens in bytes, when an answer begins with other white space."""
+    """Return the lengths of tokens in bytes, when an answer begins with other white space."""
     moved = list(pieces)
     left = len(away.encode())
     for place, size in enumerate(moved):

@@ -38,12 +38,12 @@ class LogprobScorer(Protocol):
         """Log-probabilities of given answers, nats."""
 
     def reads(self, prompt: Prompt, /) -> str:
-        """A prompt's text as the policy reads it."""
+        """Return a prompt's text as the policy reads it."""
 
 
 class PhaseTimer(Protocol):
     def phase(self, name: str, /) -> AbstractContextManager[object]:
-        """The context of one phase."""
+        """Return the context of one phase."""
 
 
 class ReceivingLearner(Protocol):
@@ -112,8 +112,9 @@ class _Room:
     _read: dict[str, str] = field(default_factory=dict)
 
     def lead_of(self, record: AnswerRecord) -> tuple[int, ...] | None:
-        """Ids that the learner reads between its prompt and this answer: those that close a thought which the prompt opens, by what
-        it says behind the question, and the answer does not close. None where the learner's tokenizer cannot close it."""
+        """Return the ids that the learner reads between its prompt and this answer: those that close a thought which the prompt
+        opens, by what it says behind the question, and the answer does not close. None where the learner's tokenizer cannot close
+        it."""
         question = self.prompts[record.prompt_id].text
         behind = self._text(record.prompt_id).rpartition(question)[2]
         if not leaves_thought_open(behind) or closes_thought(record.text):
@@ -137,7 +138,7 @@ class _Room:
 def _scores_of_draft(
     learner: ReceivingLearner, record: AnswerRecord, text: Retokenised, logprobs: Float32[np.ndarray, "T"]
 ) -> Scores:
-    """What a learner sends back for a draft. logprobs: nats, of the text's tokens and then of its end."""
+    """Return what a learner sends back for a draft. logprobs: nats, of the text's tokens and then of its end."""
     size = text.ends.size
     pieces = np.diff(text.ends, prepend=0).tolist()
     return Scores(
@@ -156,7 +157,7 @@ def _scores_of_draft(
 def _with_start_scores(
     scores: Scores, record: AnswerRecord, text: Retokenised, started: Float32[np.ndarray, "T"]
 ) -> ChangedScores:
-    """The same scores beside those under the weights that the learner started from."""
+    """Return the same scores beside those under the weights that the learner started from."""
     size = text.ends.size
     return ChangedScores(
         **{name: getattr(scores, name) for name in Scores.__struct_fields__},
@@ -166,7 +167,7 @@ def _with_start_scores(
 
 
 def _make_peer_answer(record: AnswerRecord, result: Retokenised, verdict: Verdict) -> PeerAnswer:
-    """A peer's answer as the learner has it: in its own tokens, by its own verdict."""
+    """Return a peer's answer as the learner has it: in its own tokens, by its own verdict."""
     end_tokens = result.tokens.size - result.ends.size
     return PeerAnswer(
         author=record.author,
@@ -192,7 +193,7 @@ def _with_receiver_scores(
     learner: ReceivingLearner,
     prompts: Mapping[str, Prompt],
 ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
-    """The answers with the learner's own log-probabilities of them (`Need.RECEIVER_OLD`)."""
+    """Return the answers with the learner's own log-probabilities of them (`Need.RECEIVER_OLD`)."""
     given = [answer for _, answer, _ in answers]
     asked_of = [prompts[answer.prompt_id] for answer in given]
     leads = [answer.lead for answer in given]
@@ -251,7 +252,8 @@ class Receiver:
     def scores(
         self, learner: ReceivingLearner, step: int, prompts: Sequence[Prompt], own: Sequence[Group] = ()
     ) -> list[Scores]:
-        """Score the drafts that reach a learner: its log-probabilities of them, as records to send back. Refusals go into the rows.
+        """Score the drafts that reach a learner: its log-probabilities of them, as records to send back. Refusals go into the
+        rows.
 
         prompts: the step's. own: the learner's groups of the step, whose manner of beginning an answer drafts are given."""
         assert self.asks is not None
@@ -325,7 +327,7 @@ class Receiver:
         prompts: Mapping[str, Prompt],
         own: Sequence[Group] = (),
     ) -> list[tuple[AnswerRecord, Retokenised, ExchangeRow]]:
-        """Answers in the learner's tokens; residuals go into the rows."""
+        """Carry answers into the learner's tokens; residuals go into the rows."""
         texts = [(record, entry) for record, entry in admitted if isinstance(record, AnswerRecord)]
         room = _Room(learner, prompts)
         results = self._retokenise_or_refuse([record for record, _ in texts], room, own)
@@ -347,8 +349,9 @@ class Receiver:
     def _retokenise_or_refuse(
         self, records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
-        """Each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that follow
-        the prompt and those that follow a thought which was closed, so each kind is compared with own answers of its kind."""
+        """Return each answer in the learner's tokens, or why it is refused. What a text begins with differs between answers that
+        follow the prompt and those that follow a thought which was closed, so each kind is compared with own answers of its
+        kind."""
         why = "the prompt opens a thought, which neither the answer nor the tokenizer closes"
         results: list[Retokenised | ExchangeError] = [ExchangeError(Refusal.OPEN_THOUGHT, why) for _ in records]
         places_of: dict[tuple[int, ...], list[int]] = {}
@@ -365,7 +368,7 @@ class Receiver:
     def _retokenised_behind(
         self, lead: tuple[int, ...], records: Sequence[AnswerRecord], room: _Room, own: Sequence[Group]
     ) -> list[Retokenised | ExchangeError]:
-        """Answers of one lead."""
+        """Retokenise answers of one lead."""
         learner = room.learner
         prompts = room.prompts
         alike = opening.behind_thought(own, lead, learner.codec) if lead else own
@@ -398,7 +401,7 @@ class Receiver:
     def _place_scores(
         self, admitted: Sequence[tuple[Record, ExchangeRow]], learner: ReceivingLearner, step: int, own: Sequence[Group]
     ) -> list[tuple[Scores, PeerScores, Answer, ExchangeRow]]:
-        """On the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
+        """Place scores on the learner's sampled tokens, each chunk's sum by bytes; residuals go into the rows."""
         fitting = _match_scores(admitted, learner.name, step, own)
         read = learner.codec.read([answer.content for _, _, answer in fitting])
         placed = []
@@ -452,8 +455,8 @@ class Receiver:
     def _verify_answers(
         self, carried: Sequence[tuple[AnswerRecord, Retokenised, ExchangeRow]], prompts: Mapping[str, Prompt]
     ) -> list[tuple[AnswerRecord, PeerAnswer, ExchangeRow]]:
-        """The answers as the learner judges them; those that are not admitted are refused in their rows. Without the defence
-        `reverify` a peer's claim is its verdict."""
+        """Return the answers as the learner judges them; those that are not admitted are refused in their rows. Without the
+        defence `reverify` a peer's claim is its verdict."""
         records = [record for record, _, _ in carried]
         if self.sharing.defences.reverify:
             asked = [prompts[record.prompt_id] for record in records]

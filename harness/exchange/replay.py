@@ -107,7 +107,7 @@ class ReplaySource:
         return tuple(sorted({author for _, author in self._spans}))
 
     def messages(self, step: int, author: str) -> list[bytes]:
-        """What an author sent at a step. Raises StoreError."""
+        """Return what an author sent at a step. Raises StoreError."""
         stored: list[bytes] = []
         with disk_errors(self.path, READ), open_regular(self.path) as file:
             for begin, end in self._spans.get((step, author), []):
@@ -126,7 +126,7 @@ class ReplaySource:
 
 
 def _find_resume(path: Path, step: int) -> tuple[int, bytes]:
-    """Where the frames up to a step end, in bytes, and the digest up to there. Raises StoreError."""
+    """Find where the frames up to a step end, in bytes, and the digest up to there. Raises StoreError."""
     end = 0
     digest = bytes(DIGEST_BYTES)
     with path.open("rb") as file:
@@ -139,7 +139,7 @@ def _find_resume(path: Path, step: int) -> tuple[int, bytes]:
 
 
 def _read_frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes]]:
-    """With the offset where each ends, and the digest so far."""
+    """Yield the frames of a recording, with the offset where each ends, and the digest so far."""
     size = os.fstat(file.fileno()).st_size
     digest = bytes(DIGEST_BYTES)
     offset = 0
@@ -158,7 +158,7 @@ def _read_frames(file: BinaryIO, path: Path) -> Iterator[tuple[Frame, int, bytes
 
 
 def _decode_frame(payload: bytes, path: Path) -> Frame:
-    """Raises StoreError for what is no frame."""
+    """Decode a frame. Raises StoreError for what is no frame."""
     try:
         return msgspec.msgpack.decode(payload, type=Frame)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

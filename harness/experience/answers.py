@@ -180,9 +180,9 @@ class Inbox:
     scores: Mapping[str, tuple[PeerScores, ...]] = field(default_factory=dict)
 
     def valid(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
-        """Peers' answers on which the learner's verifier could decide."""
+        """Return peers' answers on which the learner's verifier could decide."""
         return tuple(a for a in self.answers.get(prompt_id, ()) if a.verdict.valid)
 
     def right(self, prompt_id: str) -> tuple[PeerAnswer, ...]:
-        """Peers' successes whose verdict is right."""
+        """Return peers' successes whose verdict is right."""
         return tuple(a for a in self.successes.get(prompt_id, ()) if a.verdict.value == "right")

@@ -95,16 +95,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> Sequence[Self]:
-        """What a group's author sends. Raises NotImplementedError."""
+        """Return what a group's author sends. Raises NotImplementedError."""
         raise NotImplementedError(f"{cls.__name__}.of: what is sent of a group")
 
     @classmethod
     def about(cls, group: Group, **fields: Any) -> Self:
-        """A record with the group's header."""
+        """Return a record with the group's header."""
         return cls(author=group.policy, version=group.version, step=group.step, prompt_id=group.prompt.id, **fields)
 
     def check(self) -> None:
-        """Raises ExchangeError for a number that is not finite."""
+        """Check the record's numbers. Raises ExchangeError for a number that is not finite."""
         if not all(map(math.isfinite, _floats_in(msgspec.to_builtins(self)))):
             raise ExchangeError(Refusal.NOT_FINITE, "a number is not finite")
 
@@ -127,7 +127,7 @@ class AnswerRecord(Record, frozen=True, kw_only=True):
         return 1.0
 
     def check(self) -> None:
-        """There is text, of bounded size."""
+        """Check that there is text, of bounded size."""
         _text_bytes(self.text)
 
 
@@ -146,7 +146,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per sent answer."""
+        """Return one record per sent answer."""
         records = []
         for i, a in answers_to_send(group):
             end = a.content.size
@@ -166,7 +166,7 @@ class Rollout(AnswerRecord, frozen=True, kw_only=True, tag="rollout"):
         return records
 
     def check(self) -> None:
-        """Lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
+        """Check that lengths agree, pieces sum to the text, log-probabilities are finite, none positive."""
         size = _text_bytes(self.text)
         count = len(self.tokens)
         if count == 0:
@@ -189,7 +189,7 @@ class TextRollout(AnswerRecord, frozen=True, kw_only=True, tag="text"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per sent answer."""
+        """Return one record per sent answer."""
         return [
             cls.about(group, index=i, text=a.text, finished=a.finished, reward=a.reward)
             for i, a in answers_to_send(group)
@@ -205,14 +205,14 @@ class GroupValue(Record, frozen=True, kw_only=True, tag="value"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record, or none of a group without valid answers."""
+        """Return one record, or none of a group without valid answers."""
         valid = group.valid
         if valid:
             return [cls.about(group, count=len(valid), right=sum(a.reward > 0 for a in valid))]
         return []
 
     def check(self) -> None:
-        """No more right than valid, and at least one valid."""
+        """Check that no more are right than valid, and at least one valid."""
         if self.count == 0:
             raise ExchangeError(Refusal.EMPTY, "a group without a valid answer")
         if self.right > self.count:
@@ -226,7 +226,7 @@ class Success(AnswerRecord, frozen=True, kw_only=True, tag="success"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per right answer."""
+        """Return one record per right answer."""
         return [cls.about(group, index=i, text=a.text) for i, a in answers_to_send(group) if a.verdict.value == "right"]
 
 
@@ -238,7 +238,7 @@ class Draft(AnswerRecord, frozen=True, kw_only=True, tag="draft"):
 
     @classmethod
     def of(cls, group: Group, pieces: Pieces) -> list[Self]:
-        """One record per sent answer."""
+        """Return one record per sent answer."""
         return [cls.about(group, index=i, text=a.text, finished=a.finished) for i, a in answers_to_send(group)]
 
 
@@ -254,7 +254,7 @@ class Scores(Record, frozen=True, kw_only=True, tag="scores"):
     eos_logprob: float = 0.0
 
     def check(self) -> None:
-        """Lengths agree; log-probabilities are finite, none positive."""
+        """Check that lengths agree; log-probabilities are finite, none positive."""
         if len(self.logprobs) != len(self.pieces):
             raise ExchangeError(
                 Refusal.INCONSISTENT, f"{len(self.logprobs)} log-probabilities, {len(self.pieces)} pieces"
@@ -275,7 +275,7 @@ class ChangedScores(Scores, frozen=True, kw_only=True, tag="changed_scores"):
         return Scores(**{**fields, "logprobs": self.start_logprobs, "eos_logprob": self.start_eos_logprob})
 
     def check(self) -> None:
-        """Both are such scores."""
+        """Check that both are such scores."""
         super().check()
         self.start.check()
 
@@ -284,12 +284,13 @@ SHIPPED: frozenset[type[Record]] = frozenset({Rollout, TextRollout, GroupValue, 
 
 
 def answers_to_send(group: Group) -> Iterator[tuple[int, Answer]]:
-    """A group's valid answers with text, with their index."""
+    """Return a group's valid answers with text, with their index."""
     return ((i, a) for i, a in enumerate(group.answers) if a.verdict.valid and a.text)
 
 
 def require_bounded(kind: type[Record]) -> None:
-    """Raises ValueError unless a plugin may declare the type: its own tag, fields of bounded size."""
+    """Check a plugin's type of record. Raises ValueError unless a plugin may declare the type: its own tag, fields of bounded
+    size."""
     if kind.__struct_config__.tag in {other.__struct_config__.tag for other in SHIPPED}:
         raise ValueError(f"{kind.__name__}: the tag {kind.__struct_config__.tag!r} is taken; give the type its own")
     info = inspect.type_info(kind)
@@ -303,6 +304,7 @@ def require_bounded(kind: type[Record]) -> None:
 
 
 def _find_unbounded(kind: inspect.Type) -> str:
+    """Say which part of a field's type has no bound on its size; empty where all have one."""
     match kind:
         case inspect.IntType() | inspect.FloatType() | inspect.BoolType() | inspect.NoneType():
             return ""
@@ -324,6 +326,7 @@ def _find_unbounded(kind: inspect.Type) -> str:
 
 
 def _floats_in(value: Any) -> Iterator[float]:
+    """Yield all numbers with a fraction in plain data."""
     if isinstance(value, float):
         yield value
     elif isinstance(value, dict):
@@ -342,6 +345,7 @@ def _check_logprobs(values: Sequence[float]) -> None:
 
 
 def _text_bytes(text: str) -> int:
+    """Return a text's bytes in UTF-8. Raises ExchangeError where there is none, or too much."""
     if not text:
         raise ExchangeError(Refusal.EMPTY, "no text")
     try:
@@ -358,13 +362,13 @@ _encoder = msgspec.msgpack.Encoder()
 
 @cache
 def _make_decoder(kinds: frozenset[type[Record]]) -> msgspec.msgpack.Decoder[Any]:
-    """A decoder of these kinds of records and no others."""
+    """Return a decoder of these kinds of records and no others."""
     every = sorted(SHIPPED | kinds, key=lambda kind: str(kind.__struct_config__.tag))
     return msgspec.msgpack.Decoder(Union[tuple(every)])  # noqa: UP007  # the types are known only now
 
 
 def encode_record(record: Record) -> bytes:
-    """One record as msgpack. Raises ExchangeError (`malformed`, `oversized`) if it cannot be carried."""
+    """Return one record as msgpack. Raises ExchangeError (`malformed`, `oversized`) if it cannot be carried."""
     try:
         message = _encoder.encode(record)
     except (UnicodeEncodeError, OverflowError, TypeError, RecursionError) as error:
@@ -375,7 +379,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(message: bytes, limit: int = MAX_MESSAGE_BYTES, kinds: frozenset[type[Record]] = SHIPPED) -> Record:
-    """One checked record, of a shipped type or one of `kinds`. Raises ExchangeError."""
+    """Return one checked record, of a shipped type or one of `kinds`. Raises ExchangeError."""
     if not isinstance(message, bytes):
         raise ExchangeError(Refusal.WRONG_TYPE, f"expected bytes, got {type(message).__name__}")
     if len(message) > limit:

@@ -37,17 +37,18 @@ Rewards = Float64[np.ndarray, "n"]
 
 
 def rewards_of(answers: Iterable[Answer | PeerAnswer]) -> Rewards:
-    """Rewards of valid answers, in order."""
+    """Return the rewards of valid answers, in order."""
     return np.array([a.reward for a in answers], dtype=np.float64)
 
 
 def deviation_of(rewards: Rewards) -> float:
-    """Unbiased standard deviation; 0 for fewer than two."""
+    """Compute the unbiased standard deviation; 0 for fewer than two."""
     return float(rewards.std(ddof=1)) if rewards.size > 1 else 0.0
 
 
 def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
-    """(R - mean of the pool) / (its deviation + 1e-6) (arXiv 2402.03300); without `scale` only centred (arXiv 2503.20783)."""
+    """Standardise rewards: (R - mean of the pool) / (its deviation + 1e-6) (arXiv 2402.03300); without `scale` only centred
+    (arXiv 2503.20783)."""
     centred: Rewards = rewards - pool.mean()
     if not scale:
         return centred
@@ -56,7 +57,7 @@ def standardise(rewards: Rewards, pool: Rewards, scale: bool = True) -> Rewards:
 
 
 def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[TermAnswer]:
-    """An own group's valid answers with one advantage each, to OLD. Raises ValueError where the numbers differ."""
+    """Return an own group's valid answers with one advantage each, to OLD. Raises ValueError where the numbers differ."""
     valid = [(name, answer) for name, answer in group.named if answer.verdict.valid]
     answers = []
     for (name, answer), advantage in zip(valid, advantages, strict=True):
@@ -74,7 +75,7 @@ def own_answers(group: Group, advantages: Sequence[float] | Rewards) -> list[Ter
 
 
 def own_term(own: Sequence[Group], advantages: Callable[[Group], Rewards], objective: Objective) -> Term:
-    """One term over the step's own groups that have valid answers."""
+    """Return one term over the step's own groups that have valid answers."""
     answers: list[TermAnswer] = []
     for group in own:
         if group.valid:
@@ -83,7 +84,7 @@ def own_term(own: Sequence[Group], advantages: Callable[[Group], Rewards], objec
 
 
 def grpo_advantages(group: Group) -> Rewards:
-    """(R - mean_own) / (std_own + 1e-6) (arXiv 2402.03300)."""
+    """Compute GRPO's advantages, (R - mean_own) / (std_own + 1e-6) (arXiv 2402.03300)."""
     rewards = rewards_of(group.valid)
     return standardise(rewards, rewards)
 
@@ -96,8 +97,8 @@ def peer_answer(
     weight: float = 1.0,
     without_eos: bool = False,
 ) -> TermAnswer:
-    """A peer's answer as a term's. denominator: `answer.aligned`, `answer.receiver_old`, a float for `cross` ratios, None for
-    no ratio. without_eos: leave the learner's EOS out. Of an aligned denominator only `answer.exact` tokens take part."""
+    """Return a peer's answer as a term's. denominator: `answer.aligned`, `answer.receiver_old`, a float for `cross` ratios, None
+    for no ratio. without_eos: leave the learner's EOS out. Of an aligned denominator only `answer.exact` tokens take part."""
     mask = None  # (T,) tokens that take part
     if denominator is not None and denominator is answer.aligned:
         mask = answer.exact
@@ -115,7 +116,7 @@ def peer_answer(
 
 
 def by_author(answers: Iterable[PeerAnswer]) -> list[list[PeerAnswer]]:
-    """One list per author, in order of appearance."""
+    """Return one list per author, in order of appearance."""
     authors: dict[str, list[PeerAnswer]] = {}
     for answer in answers:
         authors.setdefault(answer.author, []).append(answer)

@@ -44,11 +44,11 @@ class Situation:
     again: Mapping[str, Group] = field(default_factory=dict)
 
     def context(self) -> Context:
-        """What the learner may know besides."""
+        """Return what the learner may know besides."""
         return Context(self.policies[0], self.policies, 1, np.random.default_rng(0), MAX_TOKENS, updates=2)
 
     def learn(self, regime: Regime) -> list[Term]:
-        """The regime's terms, its second round included."""
+        """Return the regime's terms, its second round included."""
         context = self.context()
         hints = regime.hints(self.own, self.inbox, context)
         second = [self.again[hint.prompt_id] for hint in hints if hint.prompt_id in self.again]
@@ -59,7 +59,7 @@ class Situation:
 
 
 def situations(regime: Regime) -> list[Situation]:
-    """Experience of the kinds that `regime` shares and needs."""
+    """Make experience of the kinds that `regime` shares and needs."""
     several = ("ada", "bob", "cyd")
     silent = _make_situation("silent peers", regime, several)
     return [
@@ -158,13 +158,13 @@ def _make_scores(rng: np.random.Generator, author: str, group: Group, index: int
 
 
 def _with_starts(scores: PeerScores, answer: Answer) -> PeerScores:
-    """The same scores beside those of the weights that peer and learner started from."""
+    """Return the same scores beside those of the weights that peer and learner started from."""
     start = scores.aligned - np.float32(0.2)
     return replace(scores, start=start, own_start=answer.logprobs - np.float32(0.1))
 
 
 def _bytes_by_token(answer: Answer) -> list[int]:
-    """Bytes of the text by token: all stand at the first one; an end has none."""
+    """Return the bytes of the text by token: all stand at the first one; an end has none."""
     further_tokens = answer.tokens.size - answer.finished - 1
     return [len(answer.text.encode())] + [0] * further_tokens
 
@@ -199,8 +199,8 @@ def _make_peer_answer(rng: np.random.Generator, regime: Regime, record: AnswerRe
 
 
 def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None = None) -> None:
-    """Every check below, by an installed name or a class. Raises AssertionError with the clause, PluginError where it does
-    not load."""
+    """Run every check below on a regime, which is an installed name or a class. Raises AssertionError with the clause,
+    PluginError where it does not load."""
     kind = load(regime) if isinstance(regime, str) else regime
     make = partial(kind, check_options(kind, options or {}))
     for check in CHECKS:
@@ -208,7 +208,7 @@ def check_regime(regime: str | type[Regime], options: Mapping[str, Any] | None =
 
 
 def declares_itself(make: Make) -> None:
-    """Declarations are complete; unknown options are refused."""
+    """Check that declarations are complete, and that unknown options are refused."""
     regime = make()
     kind = type(regime)
     try:
@@ -228,7 +228,7 @@ def declares_itself(make: Make) -> None:
 
 
 def learns_with_all_that_may_be_searched(make: Make) -> None:
-    """Options drawn from the search spaces give well-formed terms."""
+    """Check that options drawn from the search spaces give well-formed terms."""
     kind = type(make())
     try:
         searched = search_spaces(kind)
@@ -254,7 +254,7 @@ def learns_with_all_that_may_be_searched(make: Make) -> None:
 
 
 def publishes_what_it_shares(make: Make) -> None:
-    """Records of declared types, of its own valid answers."""
+    """Check that it publishes records of declared types, of its own valid answers."""
     regime = make()
     for situation in situations(regime):
         groups = {g.prompt.id: g for g in situation.own}
@@ -283,7 +283,7 @@ def publishes_what_it_shares(make: Make) -> None:
 
 
 def hints_at_what_it_received(make: Make) -> None:
-    """At most one hint a question, of an answer that was received to it."""
+    """Check that it gives at most one hint a question, of an answer that was received to it."""
     for situation in situations(make()):
         hints = make().hints(situation.own, situation.inbox, situation.context())
         hinted_prompts = {hint.prompt_id for hint in hints}
@@ -298,7 +298,7 @@ def hints_at_what_it_received(make: Make) -> None:
 
 
 def learns_well_formed_terms(make: Make) -> None:
-    """Finite terms that engines can pack, for any inbox."""
+    """Check that it learns finite terms that engines can pack, for any inbox."""
     for situation in situations(make()):
         terms = situation.learn(make())
         for term, answer in _answers_of_terms(terms):
@@ -371,7 +371,7 @@ def _check_own_origin(at: str, situation: Situation, answer: TermAnswer) -> list
 
 
 def learns_alone_without_peers(make: Make) -> None:
-    """Without peers: own answers, nothing of a peer's."""
+    """Check that without peers it learns from own answers alone."""
     (alone,) = [s for s in situations(make()) if s.name == "zero peers"]
     terms = alone.learn(make())
     sources = {term.source for term, _ in _answers_of_terms(terms)}
@@ -380,7 +380,7 @@ def learns_alone_without_peers(make: Make) -> None:
 
 
 def restores_its_state(make: Make) -> None:
-    """`state` is JSON, and who takes it up goes on as the first."""
+    """Check that `state` is JSON, and that a regime which takes it up goes on as the first."""
     first = make()
     second = make()
     for situation in situations(first):
@@ -400,7 +400,7 @@ def restores_its_state(make: Make) -> None:
 
 
 def draws_only_from_the_context(make: Make) -> None:
-    """Equal experience and generator give equal terms."""
+    """Check that equal experience and generator give equal terms."""
     digests = []
     before = random.getstate(), np.random.get_state()
     try:
@@ -417,7 +417,7 @@ def draws_only_from_the_context(make: Make) -> None:
 
 
 def leaves_its_inputs_alone(make: Make) -> None:
-    """They are handed over write-protected."""
+    """Check that it changes no inputs, which are handed over write-protected."""
     for situation in situations(make()):
         before = [a.tobytes() for a in _arrays_given(situation)]
         for array in _arrays_given(situation):
@@ -433,7 +433,7 @@ def leaves_its_inputs_alone(make: Make) -> None:
 
 
 def imports_no_torch(make: Make) -> None:
-    """A suite is validated without torch."""
+    """Check that it imports no torch, without which suites are validated."""
     module = type(make()).__module__
     error, loaded = _import_alone(module, tuple(p for p in sys.path if p))
     _require_that(not error, f"{module} cannot be imported on its own: {error}")
@@ -442,7 +442,7 @@ def imports_no_torch(make: Make) -> None:
 
 @cache
 def _import_alone(module: str, path: tuple[str, ...]) -> tuple[str, bool]:
-    """In a fresh process: the error's last line, and whether torch was loaded."""
+    """Import a module in a fresh process; return the error's last line, and whether torch was loaded."""
     code = f"import sys, importlib; importlib.import_module({module!r}); print('torch' in sys.modules)"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
@@ -468,7 +468,7 @@ CHECKS: tuple[Callable[[Make], None], ...] = (
 
 
 def _require_that(condition: object, otherwise: str) -> None:
-    """`assert` that `python -O` does not drop."""
+    """Make an `assert` that `python -O` does not drop."""
     if not condition:
         raise AssertionError(otherwise)
 
@@ -478,7 +478,7 @@ def _answers_of_terms(terms: Sequence[Term]) -> Iterator[tuple[Term, TermAnswer]
 
 
 def _arrays_given(situation: Situation) -> Iterator[np.ndarray]:
-    """Every array that a regime is given, which it must not write to."""
+    """Yield every array that a regime is given, which it must not write to."""
     for group in (*situation.own, *situation.again.values()):
         for own in group.answers:
             yield own.tokens
@@ -495,7 +495,7 @@ def _arrays_given(situation: Situation) -> Iterator[np.ndarray]:
 
 
 def _comparable_terms(terms: Sequence[Term]) -> list[Any]:
-    """All that terms say, comparable: the same terms give equal lists, to the bit."""
+    """Return all that terms say, comparable: the same terms give equal lists, to the bit."""
     digest: list[Any] = []
     for term, answer in _answers_of_terms(terms):
         denominator: object = answer.denominator

@@ -27,9 +27,9 @@ class Hint:
 
 
 def without_answer(text: str, secrets: Iterable[str], stated: Callable[[str], str | None], right: Right) -> str:
-    """The longest beginning of `text` that gives nothing away: it ends before a box, a code fence, a secret (white space and, but
-    for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what is
-    left right. stated: a response that says so (`Scorer.perfect`)."""
+    """Return the longest beginning of `text` that gives nothing away: it ends before a box, a code fence, a secret (white space
+    and, but for single characters, case apart) or words that the scorer takes for the answer. Empty where the scorer finds what
+    is left right. stated: a response that says so (`Scorer.perfect`)."""
     for secret in ("```", "\\boxed", *secrets):
         spelled = _find_spelled(secret, text)
         if spelled:

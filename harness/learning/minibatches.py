@@ -17,11 +17,8 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from harness.experience.answers import Prompt
 from harness.learning.terms import OLD, Denominator, Objective, OldLogprobs, Term, TermAnswer
 
-# the trainer's log-probabilities under its present weights
+# Computes the trainer's log-probabilities of answers to prompts, under its present weights
 Score = Callable[[Sequence[Prompt], Sequence[Int32[np.ndarray, "T"]]], Sequence[Float32[np.ndarray, "T"]]]
-
-
-_APART = {"nll": "nll", "kl": "kl"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +33,18 @@ class MiniBatch:
     correction: float = 0.0
 
     def normaliser(self, objective: Objective) -> int:
-        """Divisor of all terms with this aggregation, whatever source and weight, at least 1; terms without a ratio are counted
-        apart, by form. Of `prompt`: the number of prompts in all terms."""
+        """Return the divisor of all terms with this aggregation, whatever source and weight, at least 1. Of `prompt`: the number
+        of prompts in all terms.
+
+        Terms without a ratio, `nll` and `kl`, are counted apart, each form by itself: they are losses beside the policy gradient,
+        and their size is not to depend on how many answers that has (our reading)."""
         if objective.aggregation == "prompt":
             prompts = {answer.prompt_id for term in self.terms for answer in term.answers}
             return max(1, len(prompts))
         alike: list[TermAnswer] = []
         for term in self.terms:
             same_aggregation = term.objective.aggregation == objective.aggregation
-            same_count = _APART.get(term.objective.form) == _APART.get(objective.form)
+            same_count = _name_count(term.objective) == _name_count(objective)
             if same_aggregation and same_count:
                 alike += term.answers
         match objective.aggregation:
@@ -56,8 +56,13 @@ class MiniBatch:
                 return max(1, len(alike) * self.max_tokens)
 
     def live(self) -> Iterator[tuple[int, TermAnswer]]:
-        """(index of the term, answer) of every answer that can have a gradient."""
+        """Yield every answer that can have a gradient, with the index of its term."""
         return ((i, answer) for i, term in enumerate(self.terms) for answer in term.answers if can_move(term, answer))
+
+
+def _name_count(objective: Objective) -> str:
+    """Name the terms with which a term is counted for its divisor: `nll`, `kl`, or all that have a ratio."""
+    return objective.form if objective.form in ("nll", "kl") else "ratio"
 
 
 def can_move(term: Term, answer: TermAnswer) -> bool:
@@ -67,7 +72,8 @@ def can_move(term: Term, answer: TermAnswer) -> bool:
 
 
 def denominator_is_stated(objective: Objective) -> bool:
-    """Whether None is no denominator."""
+    """Whether an objective's answers must state their denominator, so that None stands for no denominator of theirs: the base's
+    log-probabilities for `kl`, another policy's for a cross ratio."""
     return objective.form == "kl" or (objective.ratio == "cross" and objective.form != "nll")
 
 
@@ -106,13 +112,13 @@ def cut_into_minibatches(terms: Sequence[Term], updates: int, max_tokens: int) -
 
 
 def _with_places(answers: Sequence[TermAnswer]) -> tuple[TermAnswer, ...]:
-    """The answers of a term, numbered. What a step finds out of one (old log-probabilities, whether it moved) is kept by this
+    """Number the answers of a term. What a step finds out of one (old log-probabilities, whether it moved) is kept by this
     number: a term may hold an answer twice."""
     return tuple(replace(answer, place=place) for place, answer in enumerate(answers))
 
 
 def _cut_evenly(sizes: Sequence[int], parts: int) -> list[int]:
-    """Part of each unit: edges near equal shares, no part empty unless units lack."""
+    """Choose the part of each unit: edges near equal shares, no part empty unless units lack. sizes: answers of each unit."""
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])  # (U + 1,) answers before each unit
     edges = [0]  # the first unit of each part
     for part in range(1, parts):
@@ -133,8 +139,11 @@ def fill_old_logprobs(
     old: OldLogprobs = "trainer",
     correction: float = 0.0,
 ) -> list[MiniBatch]:
-    """Every OLD filled in, before the step's first update; in the first mini-batch the trainer's is its own forward pass.
-    score: asked at most once, for later ones and `denominator_is_stated`. Raises ValueError where an own answer lacks `sampled`."""
+    """Fill in every OLD denominator, before the step's first update; in the first mini-batch the trainer's is its own forward
+    pass.
+
+    score: asked at most once, for answers of later mini-batches, and for those whose objective states a denominator. old: whose
+    log-probabilities OLD stands for. correction: as in `MiniBatch`. Raises ValueError where an own answer lacks `sampled`."""
     waiting = list(_answers_to_score(batches))
     scored: dict[tuple[int, int], Float32[np.ndarray, "T"]] = {}  # by the term's index and the answer's place in it
     if waiting and old == "trainer":
@@ -175,7 +184,7 @@ def _answers_to_score(batches: Sequence[MiniBatch]) -> Iterator[tuple[int, TermA
 
 
 def from_sampler(batches: Sequence[MiniBatch]) -> list[MiniBatch]:
-    """`fill_old_logprobs` for `old_logprobs: sampler`, which needs no trainer."""
+    """Fill in every OLD denominator with the sampler's log-probabilities, which needs no trainer."""
     return fill_old_logprobs(batches, (), lambda prompts, answers: [], "sampler")
 
 
@@ -257,15 +266,15 @@ def pack_answers(batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]]) ->
 
 
 def _as_doubles(values: Iterable[float]) -> Float64[np.ndarray, "A"]:
-    """(A,) a figure of each answer."""
+    """Make an array (A,) of a figure of each answer."""
     return np.array(list(values), dtype=np.float64)
 
 
 def _weigh_answers(
     batch: MiniBatch, answers: Sequence[tuple[int, TermAnswer]], counts: Int64[np.ndarray, "A"]
 ) -> Float64[np.ndarray, "A"]:
-    """The factor of each answer's tokens in the loss: its weights, the normaliser of its objective, and 1/counts where the
-    objective takes the mean over an answer's tokens."""
+    """Compute the factor of each answer's tokens in the loss: its weights, the normaliser of its objective, and 1/counts where
+    the objective takes the mean over an answer's tokens."""
     used = {index for index, _ in answers}
     normalisers = {index: batch.normaliser(batch.terms[index].objective) for index in used}
     weights: list[float] = []
@@ -284,13 +293,13 @@ def _has_pooled_ratio(objective: Objective) -> bool:
 
 
 def _join_tokens(values: Sequence[Float64[np.ndarray, "T"]]) -> Float64[np.ndarray, "N"]:
-    """The answers' values one behind another; an empty array of doubles where there is no answer."""
+    """Join the answers' values one behind another; an empty array of doubles where there is no answer."""
     return np.concatenate([*values, np.zeros(0)])
 
 
 def _denominator_of_tokens(batch: MiniBatch, index: int, answer: TermAnswer) -> Float64[np.ndarray, "T"]:
-    """(T',) the denominator's log-probabilities (nats) of the tokens that take part; zeros where it is the policy itself. Raises
-    ValueError where it is not settled, or lacks though the objective needs one."""
+    """Return the denominator's log-probabilities (T',) in nats of the tokens that take part; zeros where it is the policy itself.
+    Raises ValueError where it is not settled, or lacks though the objective needs one."""
     term = batch.terms[index]
     if answer.denominator is None:
         if denominator_is_stated(term.objective):
@@ -303,8 +312,8 @@ def _denominator_of_tokens(batch: MiniBatch, index: int, answer: TermAnswer) -> 
 def _per_token(
     batch: MiniBatch, index: int, answer: TermAnswer, given: np.ndarray | float | None, absent: float
 ) -> Float64[np.ndarray, "T"]:
-    """(T',) a figure for each token that takes part: `absent` where none is given, one number for all, or one for each of the
-    answer's tokens (T,). Raises ValueError where lengths differ."""
+    """Return a figure (T',) for each token that takes part: `absent` where none is given, one number for all, or one for each of
+    the answer's tokens (T,). Raises ValueError where lengths differ."""
     if given is None:
         return np.full(answer.counted, absent)
     if np.ndim(given) == 0:

@@ -97,28 +97,28 @@ class Regime:
         return 0
 
     def publish(self, groups: Sequence[Group], pieces: Pieces) -> list[Record]:
-        """What to send of own groups: by default all that `shares` names."""
+        """Return what to send of own groups: by default all that `shares` names."""
         kinds = sorted(self.shares, key=lambda kind: kind.__name__)
         return [record for group in groups for kind in kinds for record in kind.of(group, pieces)]
 
     def hints(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Hint]:
-        """The second round: at most one hint a prompt, off which the harness cuts the answer. Its groups follow the others in
-        `learn`; their `prompt.of` is the question's id."""
+        """Return the second round: at most one hint a prompt, off which the harness cuts the answer. Its groups follow the others
+        in `learn`; their `prompt.of` is the question's id."""
         return []
 
     def learn(self, own: Sequence[Group], inbox: Inbox, context: Context) -> list[Term]:
-        """The step's terms, from own groups, one per prompt, and what peers sent."""
+        """Return the step's terms, from own groups, one per prompt, and what peers sent."""
         raise NotImplementedError
 
     def learnt(self, measured: Measured) -> None:
-        """Called after each step's updates with `Need.GRADIENTS`."""
+        """Take up what was measured. Called after each step's updates with `Need.GRADIENTS`."""
 
     def remarks(self, updates: int) -> Sequence[str]:
-        """What a user should know of these options; printed when a run starts."""
+        """Return what a user should know of these options; printed when a run starts."""
         return ()
 
     def state(self) -> Mapping[str, Any]:
-        """JSON-compatible state to checkpoint."""
+        """Return the JSON-compatible state to checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -62,7 +62,7 @@ class RegimeInfo:
 
 
 def load(name: str) -> type[Regime]:
-    """The regime's class. Raises PluginError."""
+    """Return the regime's class. Raises PluginError."""
     regime = PLUGINS.load(name)
     if not dataclasses.is_dataclass(regime.Options):
         raise PluginError(f"regime {name!r} ({regime.__module__}:{regime.__name__}): Options is not a dataclass")
@@ -70,7 +70,7 @@ def load(name: str) -> type[Regime]:
 
 
 def build(name: str, options: Mapping[str, Any]) -> Regime:
-    """An instance with validated options. Raises PluginError."""
+    """Return an instance with validated options. Raises PluginError."""
     regime = load(name)
     with blame_plugin(f"regime {name!r} cannot be built"):
         instance = regime(check_options(regime, options))
@@ -79,7 +79,7 @@ def build(name: str, options: Mapping[str, Any]) -> Regime:
 
 
 def check_declaration(regime: Regime) -> None:
-    """Raises PluginError."""
+    """Check what a regime declares. Raises PluginError."""
     name = type(regime).__name__
     if not isinstance(getattr(regime, "options", None), regime.Options):
         raise PluginError(f"{name} must keep its Options as `options`: call super().__init__(options)")
@@ -132,7 +132,7 @@ def _check_needs(name: str, regime: Regime) -> None:
 
 
 def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
-    """A suite's `options` as the regime's Options. Raises PluginError."""
+    """Return a suite's `options` as the regime's Options. Raises PluginError."""
     fields = {option_name(field): field.name for field in dataclasses.fields(regime.Options)}
     hints = get_type_hints(regime.Options, include_extras=True)
     checked = {}
@@ -155,7 +155,7 @@ def check_options(regime: type[Regime], options: Mapping[str, Any]) -> Any:
 
 
 def _describe_choices(hint: Any) -> str:
-    """The values that an option's type allows, as they follow an error; empty where they cannot be listed."""
+    """Return the values that an option's type allows, as they follow an error; empty where they cannot be listed."""
     kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     choices = get_args(kind)
     return f" (one of {', '.join(map(str, choices))})" if choices else ""
@@ -173,13 +173,13 @@ def search_spaces(regime: type[Regime]) -> dict[str, Space]:
 
 
 def option_name(field: dataclasses.Field[Any]) -> str:
-    """The key in a suite: `lambda` of `lambda_`."""
+    """Return the key in a suite: `lambda` of `lambda_`."""
     return field.name.rstrip("_")
 
 
 def resolve_options(options: Any) -> dict[str, Any]:
-    """All options, as a suite would write them; without those of `younger` at these values, so that cells which were trained
-    before there were such options keep their keys."""
+    """Return all options, as a suite would write them; without those of `younger` at these values, so that cells which were
+    trained before there were such options keep their keys."""
     younger: Mapping[str, Any] = getattr(options, "younger", {})
     ordered: dict[str, Any] = {}
     for option in dataclasses.fields(options):
@@ -206,7 +206,7 @@ def list_regimes() -> list[RegimeInfo]:
 
 
 def _describe_regime(name: str, origin: str) -> RegimeInfo:
-    """A regime as listings show it. origin: of its package. Raises PluginError where it does not load."""
+    """Return a regime as listings show it. origin: of its package. Raises PluginError where it does not load."""
     regime = load(name)
     instance = build(name, {})
     options = resolve_options(instance.options)
@@ -231,7 +231,7 @@ def _describe_regime(name: str, origin: str) -> RegimeInfo:
 
 
 def _first_line(text: str | None) -> str:
-    """The first line of a docstring, empty where there is none."""
+    """Return the first line of a docstring, empty where there is none."""
     return (text or "").strip().partition("\n")[0]
 
 

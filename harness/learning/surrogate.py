@@ -32,8 +32,8 @@ class AnswerStatistics:
 def surrogate_loss(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tensor, ""], AnswerStatistics]:
     """Return the loss to minimise, and what happened to each answer.
 
-    logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up. Raises ValueError where the lengths
-    differ.
+    logp: nats, of the tokens in `packed`; carries the gradient. Losses of several packs add up. Raises ValueError where the
+    lengths differ.
     """
     if logp.shape != packed.denominator.shape:
         raise ValueError(f"{logp.numel()} log-probabilities for {packed.denominator.size} tokens")
@@ -49,7 +49,8 @@ def surrogate_loss(logp: Float[Tensor, "N"], packed: Packed) -> tuple[Float[Tens
 class _PackedTokens:
     """A pack's figures for each of N tokens, on the device and in the precision of the log-probabilities. old: the denominator;
     where the answer is on-policy the log-probability itself without gradient, so that the ratio is 1 and carries the gradient.
-    hard, truncated, nll, kl: by the objective's form. counts: tokens of each of A answers. answer_of: the answer of each token."""
+    hard, truncated, nll, kl: by the objective's form. counts: tokens of each of A answers. answer_of: the answer of each
+    token."""
 
     packed: Packed
     counts: Int64[Tensor, "A"]
@@ -106,12 +107,12 @@ class _Ratios:
 
 
 def _to_device(values: Float64[np.ndarray, "N"], like: Float[Tensor, "N"]) -> Float[Tensor, "N"]:
-    """(N,) a figure of each token, on the device and in the precision of `like`."""
+    """Bring a figure of each token (N,) to the device and the precision of `like`."""
     return torch.as_tensor(values, device=like.device).to(like.dtype)
 
 
 def _repeat_for_tokens(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: Tensor) -> Tensor:
-    """The answer's figure for each token; numbers in the precision of `like`."""
+    """Repeat each answer's figure for its tokens; numbers in the precision of `like`."""
     tensor = torch.as_tensor(values, device=like.device)
     if tensor.dtype not in (torch.bool, torch.int64):
         tensor = tensor.to(like.dtype)
@@ -119,7 +120,7 @@ def _repeat_for_tokens(values: np.ndarray, answer_of: Int64[Tensor, "N"], like: 
 
 
 def _weigh_tokens(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """Each token's weight in the loss, and the part of it that follows the token's probability; both without gradient."""
+    """Compute each token's weight in the loss, and the part of it that follows the token's probability; both without gradient."""
     packed = tokens.packed
     now = logp.detach()
     weight = tokens.repeat(packed.weight)  # (N,), as all that follow
@@ -142,7 +143,7 @@ def _weigh_tokens(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> tuple[Floa
 
 
 def _compute_ratios(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> _Ratios:
-    """The ratio of each token; of a sequence or cross ratio the answer's, at each of its tokens."""
+    """Compute the ratio of each token; of a sequence or cross ratio the answer's, at each of its tokens."""
     log_ratio = logp - tokens.old  # (N,)
     if tokens.packed.pooled.any():
         mean = torch.segment_reduce(log_ratio, "mean", lengths=tokens.counts, unsafe=True)  # (A,)
@@ -157,7 +158,7 @@ def _compute_ratios(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> _Ratios:
 def _compute_values(
     logp: Float[Tensor, "N"], tokens: _PackedTokens, ratios: _Ratios
 ) -> tuple[Float[Tensor, "N"], Bool[Tensor, "N"]]:
-    """What each token's weight multiplies, and where a bound took the gradient.
+    """Compute what each token's weight multiplies, and where a bound took the gradient.
 
     min(r A, clip(r) A) is r A unless the clip makes it smaller; `hard` clips both sides whatever the sign of A.
     """
@@ -174,8 +175,8 @@ def _compute_values(
     exponent = tokens.repeat(tokens.packed.exponent)
     value = torch.where(clipped, clamped, ratio) * clamped**exponent * advantage  # (N,)
     if tokens.truncated.any():  # the weight is cut at `high`, the log-probability's gradient stays
-        held = high * (1.0 + ratios.unbounded - ratios.unbounded.detach())
-        value = torch.where(tokens.truncated, torch.where(above, held, ratio) * advantage, value)
+        at_bound = high * (1.0 + ratios.unbounded - ratios.unbounded.detach())
+        value = torch.where(tokens.truncated, torch.where(above, at_bound, ratio) * advantage, value)
     # `kl`: minus k3 of log(p / base), which is 1 - exp(-x) - x
     penalty = 1.0 - (-ratios.log).exp() - ratios.log
     with_penalty = torch.where(tokens.kl, penalty, value)
@@ -198,7 +199,7 @@ def _summarise_answers(
         return summed.cpu().numpy()
 
     pushed, moving = _find_moving_tokens(weight, clipped, tokens, ratios)
-    held = pushed & ~moving & ~tokens.kl
+    stopped = pushed & ~moving & ~tokens.kl  # whose gradient a bound took
     share = _share_of_weights(logp, tokens)
     weights = torch.where(tokens.nll, 1.0, ratios.ratio.detach().double()) * shaping  # (N,)
     # Only the step's first forward pass sees the weights that the sampler had
@@ -207,7 +208,7 @@ def _summarise_answers(
     return AnswerStatistics(
         loss=sum_answers(loss),
         active_tokens=sum_answers(moving).astype(np.int64),
-        clipped_tokens=sum_answers(held).astype(np.int64),
+        clipped_tokens=sum_answers(stopped).astype(np.int64),
         ratio_sum=sum_answers(weights * share),
         ratio_square=sum_answers(weights**2 * share),
         ratio_count=np.rint(sum_answers(share)).astype(np.int64),
@@ -218,7 +219,7 @@ def _summarise_answers(
 def _find_moving_tokens(
     weight: Float[Tensor, "N"], clipped: Bool[Tensor, "N"], tokens: _PackedTokens, ratios: _Ratios
 ) -> tuple[Bool[Tensor, "N"], Bool[Tensor, "N"]]:
-    """Which tokens would have a gradient without bounds, and which have one."""
+    """Find which tokens would have a gradient without bounds, and which have one."""
     needs_no_advantage = tokens.nll | tokens.kl
     pushed = (weight != 0) & (needs_no_advantage | (tokens.advantage != 0))
     beyond_truncation = tokens.truncated & (ratios.ratio > tokens.high)
@@ -228,8 +229,8 @@ def _find_moving_tokens(
 
 
 def _share_of_weights(logp: Float[Tensor, "N"], tokens: _PackedTokens) -> Float64[Tensor, "N"]:
-    """1 at each token that has an importance weight of its own, else 0: an answer's one weight stands at its first token, and
-    `kl` has none."""
+    """Mark the tokens that have an importance weight of their own by 1, others by 0: an answer's one weight stands at its first
+    token, and `kl` has none."""
     of_one_weight = tokens.pooled | (tokens.nll & (tokens.token_weight == WeightCode.ONE))
     share = torch.ones_like(logp, dtype=torch.float64).masked_fill(of_one_weight, 0.0)
     first_of_answers = tokens.counts.cumsum(0) - tokens.counts  # (A,) places of first tokens

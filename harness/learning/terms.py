@@ -66,7 +66,7 @@ class Objective:
             raise ValueError("objective: a number is NaN, or low is above high")
 
     def bounds(self, update: int) -> tuple[float, float]:
-        """(low, high) at the step's `update`-th optimiser update, from 0."""
+        """Return (low, high) at the step's `update`-th optimiser update, from 0."""
         if not self.low_step:
             return self.low, self.high
         risen = self.low + update * self.low_step
@@ -76,8 +76,8 @@ class Objective:
 @dataclass(frozen=True, slots=True, eq=False)
 class TermAnswer:
     """One answer, in the learner's tokens. advantage: of all its tokens, or of each (T,). denominator: (T,) nats; a float for
-    `cross`; None for `nll` or a ratio of exactly 1; OLD for an own answer, which then needs `sampled`. weight: not negative. mask:
-    tokens that take part. scale: of the log-ratio. origin: which of the step's answers it is. place: in its term, from
+    `cross`; None for `nll` or a ratio of exactly 1; OLD for an own answer, which then needs `sampled`. weight: not negative.
+    mask: tokens that take part. scale: of the log-ratio. origin: which of the step's answers it is. place: in its term, from
     `learning.minibatches`."""
 
     prompt_id: str
@@ -97,7 +97,8 @@ class TermAnswer:
         return int(self.tokens.size if self.mask is None else self.mask.sum())
 
     def read_behind(self, lead: Sequence[int]) -> TermAnswer:
-        """The same answer with ids in front that the policy reads and does not learn. They have no part in any mean or ratio."""
+        """Return the same answer with ids in front that the policy reads and does not learn. They have no part in any mean or
+        ratio."""
         size = len(lead)
         lead_ids = np.array(lead, dtype=np.int32)  # (L,)
         taking_part = np.ones(self.tokens.size, dtype=bool) if self.mask is None else self.mask  # (T,)
@@ -115,7 +116,7 @@ V = TypeVar("V")
 
 
 def _behind_zeros(values: V, count: int) -> V:
-    """An array of values by token, with so many zeros in front; what is no array as it is."""
+    """Return an array of values by token, with so many zeros in front; what is no array as it is."""
     if not isinstance(values, np.ndarray):
         return values
     return cast(V, np.concatenate([np.zeros(count, values.dtype), values]))
@@ -129,7 +130,7 @@ class Schedule:
     last: float
 
     def at(self, step: int, steps: int) -> float:
-        """Its value at `step`, from 1."""
+        """Return its value at `step`, from 1."""
         way = (step - 1) / max(1, steps - 1)  # 0 at the first step, 1 at the last
         return self.last + (self.first - self.last) * (1 + cos(pi * way)) / 2
 
@@ -147,7 +148,7 @@ class Phase:
             raise ValueError(f"phase: shares of the steps from 0 to 1, in order, not {self.begin} to {self.end}")
 
     def at(self, step: int, steps: int) -> float:
-        """Its value at `step`, from 1, of `steps`."""
+        """Return its value at `step`, from 1, of `steps`."""
         before, last = (ceil(share * steps - 1e-9) for share in (self.begin, self.end))  # 0.55 * 100 is above 55
         return float(before < step <= last)
 
@@ -169,7 +170,7 @@ class Term:
 
 
 def with_step_weights(terms: Sequence[Term], step: int, steps: int) -> list[Term]:
-    """With this step's weights; a term whose schedule is at 0 has no answers."""
+    """Give terms this step's weights; a term whose schedule is at 0 has no answers."""
 
     weighted: list[Term] = []
     for term in terms:

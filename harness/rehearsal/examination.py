@@ -1,5 +1,5 @@
-"""The checks of a full run, part by part. What is at fault is noted by its name and replaced by what is known to work, so that each
-later check finds the earlier parts sound and every fault is named."""
+"""The checks of a full run, part by part. What is at fault is noted by its name and replaced by what is known to work, so that
+each later check finds the earlier parts sound and every fault is named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from harness.session.suite.preflight import (
 from harness.session.suite.prepare import prepare_suite
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.suite.schema import FileTask, Policy, Suite
 from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load_set as load_data
@@ -70,7 +70,7 @@ class Examination:
     not_rehearsed: what is to be reported."""
 
     def __init__(self, suite: Suite, source: str, results: Path, root: Path, overrides: Sequence[str]) -> None:
-        """results: of the full run, left alone. root: where stand-ins are written."""
+        """Begin an examination. results: of the full run, left alone. root: where stand-ins are written."""
         self.given = suite
         self.suite = suite
         self.source = source
@@ -119,7 +119,7 @@ class Examination:
     def check_rollouts(self) -> None:
         """Make numbers of rollouts equal where a regime wants them so. Raises as `check_models` for another fault."""
         try:
-            fill_in_options(self.suite, self.source)
+            validate_suite(self.suite, self.source)
         except SuiteError as error:
             unequal = any(policy.rollouts for _, policy in policies_by_place(self.suite))
             if not unequal or not re.fullmatch(r"groups\[\d+\]\.policies", error.path):
@@ -130,7 +130,7 @@ class Examination:
     def check_options(self) -> None:
         """Leave `max_length` out where it has no room for an answer. Raises as `check_models` for another fault."""
         try:
-            resolve_suite(fill_in_options(self.suite, self.source), self.source)
+            resolve_suite(validate_suite(self.suite, self.source), self.source)
         except SuiteError as error:
             if not error.path.startswith(_MAX_LENGTH):
                 self._note_unmendable(error)
@@ -145,20 +145,20 @@ class Examination:
         self._check_questions(prepared)
         for place, policy, own in pretrained_policies(prepared, cells):
             try:
-                check_policy(prepared, place, policy, own, run=False, elsewhere=True)
+                check_policy(prepared, place, policy, own, about_to_run=False, elsewhere=True)
             except SuiteError as error:
                 self._replace_of_model(error)
         prepared = self._prepare_suite()
         try:
-            remarks = check_before_run(prepared, run=False, elsewhere=True)
+            remarks = check_before_run(prepared, about_to_run=False, elsewhere=True)
         except SuiteError as error:
             self._note_unmendable(error)
         self.remarks += [remark for remark in remarks if str(self._root) not in remark]  # none on what stands in
         return prepared
 
     def plan(self, prepared: Prepared, inventory: str | None) -> tuple[Prepared, Plan]:
-        """Plan the full run: of the suite as given where that can be planned. Where it does not fit this machine, the plan is for a
-        large one. Returns the suite that cells are rehearsed of, too."""
+        """Plan the full run: of the suite as given where that can be planned. Where it does not fit this machine, the plan is for
+        a large one. Returns the suite that cells are rehearsed of, too."""
         try:
             plan = self._plan_suite(prepared, inventory)
         except SuiteError as error:
@@ -179,6 +179,7 @@ class Examination:
     # How a part is checked and replaced
 
     def _check_training_task(self) -> None:
+        """Check that the training questions can be made or read. Raises SuiteError with the place in the suite."""
         min_level = self.suite.training.min_level
         for place, task in places_of_training(self.suite.training):
             pinned = self._pin_and_load(task, place, SOURCES.get(str(task), str(task)))
@@ -197,7 +198,7 @@ class Examination:
                 made.documents(None, fetch=False)
 
     def _pin_and_load(self, task: str | FileTask, place: str, data_set: str) -> str | FileTask:
-        """A file with its whole path; of another task the data set is loaded. Raises SuiteError."""
+        """Return a file with its whole path; of another task the data set is loaded. Raises SuiteError."""
         if isinstance(task, FileTask):
             with faults_at(self.source, f"{place}.scorer"), faults_at(self.source, f"{place}.file", DataError):
                 return pinned_file(task, Path(self.source).parent)
@@ -207,7 +208,8 @@ class Examination:
         return task
 
     def _check_questions(self, prepared: Prepared) -> None:
-        """Ask for one question a step where there are too few, and leave out tasks of evaluation that repeat training questions."""
+        """Ask for one question a step where there are too few, and leave out tasks of evaluation that repeat training
+        questions."""
         try:
             pool = check_training_questions(prepared, [])
         except SuiteError as error:
@@ -251,13 +253,15 @@ class Examination:
             )
 
     def _with_stand_in(self, policy: Policy, place: str) -> Policy:
-        """With a tokenizer of the same kind as the model's, and its config, in a folder of the rehearsal's own."""
+        """Give a policy a stand-in, with a tokenizer of the same kind as the model's, and its config, in a folder of the
+        rehearsal's own."""
         folder = self._root / TOKENIZERS / place
         standins.write_tokenizer(folder, _usable_config(policy), None)
         chat = bool(policy.chat)  # settings of a chat are for the own template
         return policy.model_copy(update={"model": str(folder), "revision": None, "chat": chat})
 
     def _change_training(self, **fields: Any) -> None:
+        """Change the suite's settings of training, for all variants."""
         training = self.suite.training.model_copy(update=fields)
         variants = []
         for variant in self.suite.regimes:
@@ -293,7 +297,7 @@ class Examination:
         self.faults.append(RehearsalFault(name, self._place_in_given(error.path), error.problem))
 
     def _note_unmendable(self, error: SuiteError) -> NoReturn:
-        """Raises UnmendableError; SuiteError for a fault that no model has."""
+        """Note a fault that cannot be mended, and give up. Raises UnmendableError; SuiteError for a fault that no model has."""
         if not OF_A_MODEL.match(error.path):
             raise error
         place = self._place_in_given(error.path)
@@ -307,7 +311,7 @@ class Examination:
         raise UnmendableError from None
 
     def _place_in_given(self, path: str) -> str:
-        """A place by the suite as given, of whose evaluation tasks some may have been left out since."""
+        """Return a place by the suite as given, of whose evaluation tasks some may have been left out since."""
         match = _TASK.match(path)
         if match is None:
             return path
@@ -318,7 +322,7 @@ class Examination:
 
 
 def _kind_of(*tasks: str | FileTask) -> str:
-    """The name of a task's fault: of a file of the user's own, also in a mixture, or of a data set."""
+    """Return the name of a task's fault: of a file of the user's own, also in a mixture, or of a data set."""
     return "task" if any(isinstance(task, FileTask) for task in tasks) else "dataset"
 
 
@@ -330,7 +334,8 @@ def _is_known_kind(policy: Policy) -> bool:
 
 
 def _usable_config(policy: Policy) -> Mapping[str, Any]:
-    """The model's own config without what makes it another kind, or a small published one where it has none that can be used."""
+    """Return the model's own config without what makes it another kind, or a small published one where it has none that can be
+    used."""
     if not _is_known_kind(policy):
         return min(shipped_configs().values(), key=lambda config: config.get("hidden_size", 1 << 20))
     config = load_config(policy.model, policy.revision)

@@ -134,7 +134,7 @@ def rehearse_suite(
         report, prepared, plan = examine_suite(name, results, root, overrides, inventory)
     except UnrehearsableError as fault:
         return fault.report, None
-    kinds = {cell.kind for cell in select_cells(prepared.every, only)}
+    kinds = {cell.kind for cell in select_cells(prepared.all_cells, only)}
     report.engine = engine_here(prepared.suite)
     report.not_rehearsed += list_not_rehearsed(prepared.suite)
     try:
@@ -159,9 +159,9 @@ def rehearse_suite(
 
 
 def _find_shared_keys(prepared: Prepared) -> list[RehearsalFault]:
-    """Faults for each key that two cells have, here or in the results."""
+    """List faults for each key that two cells have, here or in the results."""
     labels: dict[str, set[str]] = {}
-    for cell in prepared.every:
+    for cell in prepared.all_cells:
         labels.setdefault(cell.key, set()).add(cell.label)
     stored = read_manifests(file.parent for file in prepared.folder.glob("*/manifest.json"))
     for folder, manifest in stored:
@@ -219,7 +219,8 @@ def _look_at_records(cell: Cell, folder: Path, report: Rehearsal) -> tuple[int, 
 
 
 def _unlike_carried(folder: Path, report: Rehearsal) -> list[str]:
-    """Policies whose own answers have other ids when they are carried as a peer's. What that costs, only real weights tell."""
+    """List policies whose own answers have other ids when they are carried as a peer's. What that costs, only real weights
+    tell."""
     prices = read_manifest(folder).carried.items()
     said = (
         f"{name}: its own answers, carried as a peer's, get other ids: {price.why}"
@@ -230,7 +231,7 @@ def _unlike_carried(folder: Path, report: Rehearsal) -> list[str]:
 
 
 def _records_heard(folder: Path) -> dict[tuple[str, str], Counter[str]]:
-    """By author and receiver: records by reason of refusal; accepted ones have none."""
+    """Count, by author and receiver: records by reason of refusal; accepted ones have none."""
     ledger = read_journal(folder).tables.get("exchanges")
     reasons: dict[tuple[str, str], Counter[str]] = {}
     for row in [] if ledger is None else ledger.to_pylist():

@@ -61,7 +61,7 @@ DEVIATION = 0.1
 
 
 def fault_of(policy: Policy, folder: Path) -> tuple[str, str] | None:
-    """What a run would fail with in tokenizer or chat template: name and sentence."""
+    """Return what a run would fail with in tokenizer or chat template: name and sentence."""
     name = "tokenizer"
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -91,7 +91,7 @@ def takes_system(folder: Path) -> bool:
 
 
 def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -> None:
-    """With the model's full config, for the plan. own: a folder with the model's tokenizer."""
+    """Write a stand-in's tokenizer, with the model's full config, for the plan. own: a folder with the model's tokenizer."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(dict(config)))
     if own is not None:
@@ -122,7 +122,7 @@ def write_tokenizer(folder: Path, config: Mapping[str, Any], own: Path | None) -
 
 
 def write_model(folder: Path, source: Path) -> None:
-    """Random weights, beside what `write_tokenizer` wrote in `source`. Raises UsageError."""
+    """Write random weights, beside what `write_tokenizer` wrote in `source`. Raises UsageError."""
     raw = json.loads((source / "config.json").read_text())
     tokenizer: Any = AutoTokenizer.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     try:
@@ -142,8 +142,8 @@ def write_model(folder: Path, source: Path) -> None:
 
 
 def _shrink_config(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
-    """The config of a tiny model of the same architecture: narrow, with one layer of every kind. Lists with a figure for each layer
-    keep those of the layers that stay."""
+    """Return the config of a tiny model of the same architecture: narrow, with one layer of every kind. Lists with a figure for
+    each layer keep those of the layers that stay."""
     left_out = {"model_type", "quantization_config", "auto_map"}
     fields = {name: value for name, value in raw.items() if name not in left_out}
     whole = AutoConfig.for_model(raw["model_type"], **fields).get_text_config()
@@ -172,8 +172,8 @@ def _shrink_config(raw: Mapping[str, Any], tokenizer: Any) -> PretrainedConfig:
 
 
 def _layers_to_keep(by_layer: Mapping[str, Sequence[Any]], layers: int) -> list[int]:
-    """The first layer of every kind, up to `MOST_LAYERS`, and further ones until there are `LAYERS`; in order. by_layer: figures
-    by which layers differ."""
+    """Return the first layer of every kind, up to `MOST_LAYERS`, and further ones until there are `LAYERS`; in order. by_layer:
+    figures by which layers differ."""
     kinds = [tuple(map(str, figures)) for figures in zip(*by_layer.values(), strict=True)] or [()] * layers
     first_of_kinds = [kinds.index(kind) for kind in dict.fromkeys(kinds)][:MOST_LAYERS]
     others = [layer for layer in range(layers) if layer not in first_of_kinds]
@@ -182,7 +182,7 @@ def _layers_to_keep(by_layer: Mapping[str, Sequence[Any]], layers: int) -> list[
 
 
 def teach_answers(folder: Path, policy: Policy, prompts: Sequence[Prompt]) -> None:
-    """Each gold in a box, until about one answer in two is right."""
+    """Teach a stand-in each gold in a box, until about one answer in two is right."""
     engine = EmbeddedEngine(policy.name, folder, chat=policy.chat, device="cpu", dtype="fp32")
     answers = []
     for prompt in prompts:

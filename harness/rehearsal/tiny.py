@@ -98,6 +98,7 @@ def _short_training(suite: Suite) -> dict[str, int]:
 
 
 def _short_evaluation(suite: Suite) -> dict[str, Any]:
+    """Make the settings of an evaluation that takes seconds, and still measures all that the suite's measures."""
     evaluation = suite.evaluation
     samples: int | dict[str, int]
     if isinstance(evaluation.k, dict):
@@ -114,7 +115,7 @@ def _short_evaluation(suite: Suite) -> dict[str, Any]:
 
 
 def _options_for_rows(suite: Suite, engine: str) -> dict[str, object]:
-    """Those of the suite's engine options that decide how rows are computed."""
+    """Return those of the suite's engine options that decide how rows are computed."""
     backend = backend_of(engine)
     known = backend.Options.__struct_fields__
     options = {name: value for name, value in suite.engine_options.items() if name in KEPT_OPTIONS and name in known}
@@ -122,7 +123,7 @@ def _options_for_rows(suite: Suite, engine: str) -> dict[str, object]:
 
 
 def _without_own(variant: Variant, settings: dict[str, int]) -> Variant:
-    """Without settings of its own in the place of these."""
+    """Leave a variant without settings of its own in the place of these."""
     if variant.training is None:
         return variant
     cleared = {name: None for name in settings if hasattr(variant.training, name)}
@@ -130,9 +131,9 @@ def _without_own(variant: Variant, settings: dict[str, int]) -> Variant:
 
 
 def with_tiny_models(suite: Suite, kinds: set[str], root: Path) -> tuple[Prepared, dict[str, str]]:
-    """Make a tiny model for each model of the kinds of cells that are rehearsed, and teach it a question of each step. Returns the
-    suite with these models, prepared, and what was made by policy. root: where models and results are written. Raises UsageError,
-    CellError where a stand-in cannot be asked the suite's questions."""
+    """Make a tiny model for each model of the kinds of cells that are rehearsed, and teach it a question of each step. Returns
+    the suite with these models, prepared, and what was made by policy. root: where models and results are written. Raises
+    UsageError, CellError where a stand-in cannot be asked the suite's questions."""
     groups = {kind.partition("/")[0] for kind in kinds}
     suite = suite.model_copy(update={"groups": [group for group in suite.groups if group.name in groups]})
     made: dict[str, Path] = {}

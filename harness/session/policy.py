@@ -61,7 +61,7 @@ def local_folder(model: str) -> Path | None:
 
 
 def required_folder(policy: Policy) -> Path | None:
-    """None for a hub name. Raises DataError."""
+    """Find a model's folder; None for a hub name. Raises DataError."""
     folder = local_folder(policy.model)
     if folder is None and policy.model.startswith(PRETRAINED):
         place = model_folder(policy.model)
@@ -77,12 +77,12 @@ def on_hub(policy: Policy) -> bool:
 
 
 def has_unknown_commit(policy: Policy) -> bool:
-    """A hub model whose commit is not known."""
+    """Whether a policy is a hub model whose commit is not known."""
     return on_hub(policy) and not COMMIT.fullmatch(policy.revision or "")
 
 
 def with_template_date(policy: Policy, day: str) -> Policy:
-    """With this day for its chat template, unless the suite names one. day: ISO 8601."""
+    """Give a policy this day for its chat template, unless the suite names one. day: ISO 8601."""
     if not policy.chat:
         return policy
     own = policy.chat if isinstance(policy.chat, dict) else {}
@@ -93,7 +93,8 @@ def with_template_date(policy: Policy, day: str) -> Policy:
 
 
 def base_folder(policy: Policy, seed: int, progress: Progress | None = None, options: Mapping[str, Any] = {}) -> Path:
-    """The policy's start weights. options: the embedded engine's. Raises CellError for a base too weak for RL, DataError."""
+    """Find or make the policy's start weights. options: the embedded engine's. Raises CellError for a base too weak for RL,
+    DataError."""
     if policy.is_micro:
         from harness.engines.embedded.warmup import base_checkpoint
 
@@ -113,7 +114,7 @@ def base_folder(policy: Policy, seed: int, progress: Progress | None = None, opt
 
 
 def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> MicroSpec:
-    """numerics: None is the package's own base where it has one, else fast."""
+    """Describe the base checkpoint of a micro policy. numerics: None is the package's own base where it has one, else fast."""
     from harness.engines.embedded.warmup import MicroSpec, is_shipped
 
     stage0 = policy.stage0 or Stage0()
@@ -130,12 +131,12 @@ def micro_spec(policy: Policy, seed: int, numerics: Numerics | None = None) -> M
 
 
 def raw_folder(policy: Policy) -> Path:
-    """As published. Raises DataError."""
+    """Find the folder of a model as it was published. Raises DataError."""
     return required_folder(policy) or _download_snapshot(policy)
 
 
 def hub_folder(policy: Policy, fetch: bool) -> Path:
-    """In this machine's cache, perhaps without weights. Raises DataError."""
+    """Find a hub model's folder in this machine's cache, perhaps without weights. Raises DataError."""
     if fetch:
         return _download_snapshot(policy, allow_patterns=SMALL_FILES)
     if not hub_cache(policy.model).is_dir():
@@ -144,7 +145,7 @@ def hub_folder(policy: Policy, fetch: bool) -> Path:
 
 
 def at_hand(policy: Policy) -> Path | None:
-    """The folder with a tokenizer, where it is here."""
+    """Find the folder with a tokenizer, where it is here."""
     if policy.is_micro:
         return None
     with suppress(DataError):
@@ -154,6 +155,8 @@ def at_hand(policy: Policy) -> Path | None:
 
 
 def _download_snapshot(policy: Policy, local_files_only: bool = False, **options: Any) -> Path:
+    """Fetch a hub model's files, or find them in the cache where the hub is not to be asked or does not answer. Raises
+    DataError."""
     from huggingface_hub import is_offline_mode, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
@@ -186,7 +189,7 @@ def _download_snapshot(policy: Policy, local_files_only: bool = False, **options
 
 
 def pin_commits(suite: Suite, online: bool) -> Suite:
-    """With hub commits as revisions, where known or, `online`, said in time."""
+    """Write into a suite's policies hub commits as revisions, where known or, `online`, said in time."""
     commit = functools.cache(functools.partial(_commit_of, online=online))
 
     def pin(policy: Policy) -> Policy:
@@ -201,7 +204,7 @@ def pin_commits(suite: Suite, online: bool) -> Suite:
 
 
 def identity_of(policy: Policy) -> str:
-    """In a key. Raises DataError for a folder that cannot be read."""
+    """Describe a model as keys have it. Raises DataError for a folder that cannot be read."""
     folder = local_folder(policy.model)
     if folder is not None:
         return f"content {content_digest(folder)}"
@@ -218,7 +221,8 @@ def loaded_commit(base: Path) -> str:
 
 
 def _commit_of(model: str, revision: str, online: bool) -> str | None:
-    """As downloaded, noted earlier, or said within HUB_SECONDS, in a thread: name resolution has no time-out."""
+    """Find a hub model's commit, as downloaded, noted earlier, or said within HUB_SECONDS, in a thread: name resolution has no
+    time-out."""
     from huggingface_hub import constants
 
     ref = hub_cache(model) / "refs" / revision
@@ -247,19 +251,19 @@ def _commit_of(model: str, revision: str, online: bool) -> str | None:
 
 
 def content_digest(folder: Path) -> str:
-    """Of all files but hidden ones and *.md, links followed. Raises DataError."""
+    """Digest all files of a folder but hidden ones and *.md, links followed. Raises DataError."""
     return _digest_of(folder, lambda path: path.suffix.lower() != ".md")
 
 
 def weights_digest(folder: Path) -> str:
-    """Of the files with weights alone, links followed: what a cell started from, whatever its tokenizer's files say of their
+    """Digest the files with weights alone, links followed: what a cell started from, whatever its tokenizer's files say of their
     library's version. Raises DataError."""
     return _digest_of(folder, lambda path: path.suffix.lower() in WEIGHTS)
 
 
 def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
-    """Of the names and contents of those files of a folder that are wanted and not hidden. Large files that did not change are
-    not read again. Raises DataError."""
+    """Digest the names and contents of those files of a folder that are wanted and not hidden. Large files that did not change
+    are not read again. Raises DataError."""
     try:
         files = _visible_files(folder, wanted)
         stamps = {name: _stamp_of(path) for name, path in files.items()}
@@ -293,7 +297,7 @@ def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
 
 
 def _visible_files(folder: Path, wanted: Callable[[Path], bool]) -> dict[str, Path]:
-    """The wanted files of a folder and of those in it, by name in order; what is hidden, or lies in a hidden folder, is left
+    """List the wanted files of a folder and of those in it, by name in order; what is hidden, or lies in a hidden folder, is left
     out. Raises DataError where there are too many."""
     listed = list(itertools.islice(folder.rglob("*"), MAX_FILES + 1))
     if len(listed) > MAX_FILES:
@@ -309,7 +313,8 @@ def _visible_files(folder: Path, wanted: Callable[[Path], bool]) -> dict[str, Pa
 
 
 def _stamp_of(path: Path) -> tuple[int, int, int, int]:
-    """Bytes, times of the content's and the entry's last change in ns, and number of a file, by which another one is known."""
+    """Return the bytes, times of the content's and the entry's last change in ns, and number of a file, by which another one is
+    known."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 

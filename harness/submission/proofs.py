@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.store.manifest import ORIGIN, Manifest, PolicyEntry, Provenance, SuiteFile, read_sealed, read_suite
 from harness.store.results_folder import SUITE, TUNING, ResultsFolder, read_results_folder
 from harness.store.rows import PUBLISHED
@@ -284,7 +284,7 @@ def check_suite(submission: SubmittedBundle) -> str:
         raise submission.fault(error, place, "config") from None
     with suppress(PluginError):  # a regime that is not installed here has options that cannot be checked
         try:
-            if fill_in_options(theirs, place) != theirs:
+            if validate_suite(theirs, place) != theirs:
                 raise submission.fault("options that are not resolved", place, "config.regimes")
         except SuiteError as error:
             if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
@@ -300,7 +300,7 @@ def check_suite(submission: SubmittedBundle) -> str:
         return f"{submission.suite}, a suite of its own"
     names = [variant.name for variant in theirs.regimes]
     untuned = [variant for variant in theirs.regimes if tuned_from(variant.name, names) is None]
-    ours = fill_in_options(load_suite(submission.suite), place)
+    ours = validate_suite(load_suite(submission.suite), place)
     as_written = comparable_suite(theirs.model_copy(update={"regimes": untuned}))
     submission.require_same(as_written, comparable_suite(ours), f"{place}: altered: config", "the shipped suite has")
     return f"{submission.suite}, as it is shipped"

@@ -61,8 +61,8 @@ class Cell:
         return int((policy.rollouts or self.training.rollouts) * self.variant.factor)
 
     def config(self) -> dict[str, Any]:
-        """As the key hashes it, with models' digests for names. Fast numerics leave no word, so that older cells keep their
-        keys."""
+        """Write the configuration as the key hashes it, with models' digests for names. Fast numerics leave no word, so that
+        older cells keep their keys."""
         engine_options = dict(self.engine_options)
         if engine_options.get("numerics") == "fast":
             del engine_options["numerics"]
@@ -79,7 +79,7 @@ class Cell:
 
 
 def cell_of(fields: Mapping[str, Any]) -> Cell:
-    """From plain data, such as `Cell.config` with the others. Raises ValueError."""
+    """Make a cell of plain data, such as `Cell.config` with the others. Raises ValueError."""
     return msgspec.convert(fields, Cell, dec_hook=model_of_fields)
 
 
@@ -88,19 +88,19 @@ def fields_of_model(model: BaseModel) -> Any:
 
 
 def model_of_fields(kind: type[BaseModel], fields: Any) -> Any:
-    """For msgspec's `dec_hook`. Raises ValueError."""
+    """Make a part of a suite of plain data, for msgspec's `dec_hook`. Raises ValueError."""
     return kind.model_validate(fields)
 
 
 def digest_of(*parts: Any) -> str:
-    """16 hexadecimal digits over JSON-compatible parts."""
+    """Hash JSON-compatible parts; 16 hexadecimal digits."""
     text = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def policy_as_keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
-    """Without its model's place, which `Identity.models` has, or a style that the suite does not set: older cells keep their
-    keys."""
+    """Leave out of a policy its model's place, for which `Identity.models` stands, and a style that the suite does not set, so
+    that older cells keep their keys."""
     left_out = {"model", "revision"}
     if policy.get("style") is None:
         left_out.add("style")
@@ -108,7 +108,8 @@ def policy_as_keyed(policy: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
-    """The key of a cell with this configuration (`Cell.config`): models and files count by their content, not their place."""
+    """Make the key of a cell with this configuration (`Cell.config`): models and files count by their content, not their
+    place."""
     group = dict(config["group"])
     group["policies"] = [policy_as_keyed(policy) for policy in group["policies"]]
     training = dict(config["training"])
@@ -120,7 +121,7 @@ def cell_key(config: Mapping[str, Any], identity: Identity) -> str:
 
 
 def without_place(task: Any) -> Any:
-    """A task's configuration without the place of its file; a mixture's part by part."""
+    """Leave the place of its file out of a task's configuration; of a mixture's part by part."""
     if isinstance(task, list):
         return [without_place(part) for part in task]
     if isinstance(task, Mapping):
@@ -129,7 +130,8 @@ def without_place(task: Any) -> Any:
 
 
 def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identity]) -> list[Cell]:
-    """In the order group, seed, regime: an interrupted run leaves comparable cells."""
+    """Make all cells of a suite, in the order group, seed, regime, so that an interrupted run leaves comparable cells. identity:
+    of a variant's cells on a group."""
     cells = []
     for group in suite.groups:
         variants = [variant for variant in suite.regimes if variant.runs_in(group.name)]
@@ -143,7 +145,7 @@ def expand_cells(suite: Suite, identity: Callable[[ModelGroup, Variant], Identit
 
 
 def _cell_without_seed(suite: Suite, group: ModelGroup, variant: Variant, identity: Identity) -> Cell:
-    """A cell of a variant on a group, with seed 0 and no key: what its cells have in common."""
+    """Make a cell of a variant on a group, with seed 0 and no key: what its cells have in common."""
     # The variant's training is in the cell's `training`; where else it runs is nothing to this cell
     own_variant = variant.model_copy(update={"training": None, "only_in": None})
     return Cell(
@@ -164,7 +166,8 @@ def _cell_without_seed(suite: Suite, group: ModelGroup, variant: Variant, identi
 
 
 def select_cells(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
-    """The cells whose label or variant a pattern matches; all without patterns. Raises UsageError for a pattern without cells."""
+    """Select the cells whose label or variant a pattern matches; all without patterns. Raises UsageError for a pattern without
+    cells."""
     if not only:
         return list(cells)
     labels: set[str] = set()

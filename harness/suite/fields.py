@@ -20,14 +20,16 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class SuiteModel(BaseModel):
-    """A part of a suite: unknown keys, other types and infinite numbers are refused, and nothing changes afterwards."""
+    """A part of a suite: unknown keys, other types and infinite numbers are refused, and nothing changes afterwards.
+
+    younger: fields that came after cells had been stored, each with the value at which all is as it was before. At that value a
+    field is left out of what is written, and so of what a cell's key hashes: stored cells keep their keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-    # Left out at these values, so that stored cells keep their keys
     younger: ClassVar[dict[str, Any]] = {}
 
     @model_serializer(mode="wrap")
-    def _written(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_younger(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = plain(self)
         at_default = [key for key, value in self.younger.items() if key in fields and fields[key] == value]
         for key in at_default:

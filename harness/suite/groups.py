@@ -13,7 +13,7 @@ from harness.suite.fields import Fraction, Name, Positive, Seed, Style, SuiteMod
 
 
 class Stage0(SuiteModel):
-    """Supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
+    """The supervised stage 0: which habits a policy's base checkpoint has (`harness.engines.embedded.warmup`; the last four are
     pretrained models' own)."""
 
     of_pretrained: ClassVar[tuple[str, ...]] = ("task", "steps", "learning_rate", "gate")
@@ -48,7 +48,7 @@ class Stage0(SuiteModel):
         return f"{self.preset} with weak_cot {self.weak_cot:g}"
 
     def seed_of(self, seed: int) -> int:
-        """Of the base checkpoint for a suite's seed."""
+        """Return the seed of the base checkpoint that a suite's seed starts from."""
         if self.per_seed:
             return self.seed + 1000 * (seed + 1)
         return self.seed
@@ -64,7 +64,8 @@ _ARGUMENT = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
 
 def _chat_settings(chat: Any) -> Any:
-    """Raises ValueError for a name that no template can be given; no settings are true."""
+    """Check the settings of a chat template; an empty mapping stands for true. Raises ValueError for a name that no template can
+    be given, and for another value of `system` or `date`."""
     if not isinstance(chat, dict):
         return chat
     for name in chat:
@@ -121,7 +122,8 @@ class Policy(SuiteModel):
         return self.model.startswith("micro/")
 
     @model_validator(mode="after")
-    def _micro(self) -> Policy:
+    def _check_micro(self) -> Policy:
+        """Check that a micro model has none of the settings that are pretrained models'. Raises ValueError."""
         if self.is_micro:
             if self.revision is not None:
                 raise ValueError("a micro model has no revision")
@@ -150,6 +152,8 @@ def base_checkpoints(groups: Iterable[ModelGroup], seeds: Sequence[int]) -> set[
 
 
 def _base_checkpoints_of(policy: Policy, seeds: Sequence[int]) -> set[str]:
+    """Name the base checkpoints of one policy: of a micro model by its habits and each seed, of another by where it comes
+    from."""
     if not policy.is_micro:
         revision = f" at {policy.revision}" if policy.revision else ""
         return {policy.model + revision}

@@ -48,12 +48,12 @@ LABORATORY = "bandit.yaml"
 
 
 def shipped_suites() -> dict[str, Path]:
-    """All but `bandit.yaml`, a laboratory's file."""
+    """Return all but `bandit.yaml`, a laboratory's file."""
     return {file.stem: file for file in _FOLDER.glob("*.yaml") if file.name != LABORATORY}
 
 
 def find_suite(name: str) -> Path:
-    """Raises SuiteError, with the nearest name."""
+    """Find a suite's file, by its path or by a shipped name. Raises SuiteError, with the nearest name."""
     path = Path(name)
     is_in_a_folder = os.path.dirname(name) and os.path.exists(name)
     if path.suffix in {".yaml", ".yml"} or os.path.isfile(name) or is_in_a_folder:
@@ -68,8 +68,8 @@ def find_suite(name: str) -> Path:
 
 
 def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
-    """overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with the place of the first
-    fault, UsageError for an override."""
+    """Read a suite by its name or file. overrides: `key=value`, the key a path such as `training.steps`. Raises SuiteError with
+    the place of the first fault, UsageError for an override."""
     path = find_suite(name)
     raw = read_yaml(path)
     if not isinstance(raw, dict):
@@ -81,8 +81,8 @@ def load_suite(name: str, overrides: Sequence[str] = ()) -> Suite:
 
 
 def with_folders(suite: Suite, place: Path) -> Suite:
-    """With the whole path of every model folder that lies beside the suite's file, in `place`. Other relative ones start at the
-    working folder, as those of a task's file do."""
+    """Write out the whole path of every model folder that lies beside the suite's file, in `place`. Other relative ones start at
+    the working folder, as those of a task's file do."""
 
     def found(policy: Policy) -> Policy:
         path = model_folder(policy.model)
@@ -107,7 +107,7 @@ def with_folders(suite: Suite, place: Path) -> Suite:
 
 
 def parse_suite(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -> Suite:
-    """From plain data, left as it is. Raises as `load_suite`."""
+    """Make a suite of plain data, which is left as it is. Raises as `load_suite`."""
     own = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply_override(own, override)
@@ -120,7 +120,7 @@ def parse_suite(raw: Mapping[str, Any], overrides: Sequence[str], source: str) -
 
 @contextmanager
 def placed_in(overrides: Sequence[str]) -> Iterator[None]:
-    """Their faults are not the file's."""
+    """Inside, a fault at the place of an override is raised as the override's, not the file's."""
     try:
         yield
     except SuiteError as fault:
@@ -131,7 +131,7 @@ def placed_in(overrides: Sequence[str]) -> Iterator[None]:
 
 
 def first_error(error: ValidationError, source: str) -> SuiteError:
-    """The first of pydantic's, with its place as in YAML."""
+    """Make an error of the first of pydantic's, with its place as in YAML."""
     first = error.errors(include_url=False)[0]
     place = [part for part in first["loc"] if part not in FORMS]
     problem = str(first["msg"]).removeprefix("Value error, ")
@@ -148,7 +148,7 @@ def first_error(error: ValidationError, source: str) -> SuiteError:
 
 
 def _join_place(place: Sequence[str | int]) -> str:
-    """A place as in `groups[0].policies[1].model`."""
+    """Write a place as in `groups[0].policies[1].model`."""
     where = ""
     for part in place:
         if isinstance(part, int):
@@ -159,7 +159,7 @@ def _join_place(place: Sequence[str | int]) -> str:
 
 
 def _explain_unknown_key(place: Sequence[str | int]) -> str:
-    """What is wrong at the place of a key that there is not, with the nearest one of the mapping in which it stands."""
+    """Say what is wrong at the place of a key that there is not, with the nearest one of the mapping in which it stands."""
     *outer, key = place
     kinds = [_MODELS[part] for part in outer if part in _MODELS]
     innermost = kinds[-1] if kinds else Suite
@@ -218,6 +218,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
     depth = values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse what a suite has no use for, before it is built: aliases, tags, depth and size without bound, control
+        characters."""
         event = self.peek_event()
         tag = getattr(event, "tag", None) or ""
         word = getattr(event, "value", None) or ""
@@ -241,6 +243,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
             self.depth -= 1
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Refuse numbers that YAML 1.1 and 1.2 read differently, infinite and huge ones."""
         value = super().construct_object(node, deep)
         if node.tag.endswith((":int", ":float")):
             what = f"{node.value!r} is {value} in YAML 1.1 and something else in YAML 1.2"
@@ -255,6 +258,7 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuse keys that are no words, or occur twice."""
         seen: set[str] = set()
         for key, _ in node.value:
             _refuse_yaml(key.start_mark, {"a key must be a word": not isinstance(key, yaml.ScalarNode)})
@@ -264,7 +268,8 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def _refuse_yaml(mark: Any, faults: Mapping[str, Any]) -> None:
-    """Raises MarkedYAMLError for the first fault that is one. mark: its place. faults: in words, with whether each is there."""
+    """Refuse a value of a file. Raises MarkedYAMLError for the first fault that is one. mark: its place. faults: in words, with
+    whether each is there."""
     for problem, is_there in faults.items():
         if is_there:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
@@ -274,7 +279,7 @@ _PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+01234
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Plain data. Raises SuiteError naming line and column."""
+    """Read plain data from YAML. Raises SuiteError naming line and column."""
     if len(text.splitlines()) > MAX_LINES:  # even empty ones take the parser long
         raise SuiteError(source, "", f"more than {MAX_LINES:,} lines")
     try:
@@ -294,7 +299,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_yaml(path: Path) -> Any:
-    """As `parse_yaml`. Raises SuiteError."""
+    """Read plain data from a YAML file. Raises SuiteError, also where the file cannot be read."""
     try:
         text = read_text(path, MAX_BYTES)
     except OSError as error:

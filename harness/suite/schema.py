@@ -75,9 +75,20 @@ __all__ = [
 ]
 CURVE_PROMPTS = 120
 
+# What `training` says of a cell's run and a variant may say otherwise
+LearningRate = Annotated[float, Field(gt=0, le=1)]
+PenaltyWeight = Annotated[float, Field(ge=0, le=10)]
+Rollouts = Annotated[int, Field(ge=1, le=4096)]
+Steps = Annotated[int, Field(ge=0, le=1_000_000)]
+Updates = Annotated[int, Field(ge=1, le=1024)]
+
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+_Betas = Annotated[list[_Beta], Field(min_length=2, max_length=2)]
+_GroupNames = Annotated[list[Name], Field(min_length=1, max_length=256), all_distinct("group")]
+
 
 class DynamicSampling(SuiteModel):
-    """Prompts whose groups have equal rewards are replaced by new ones (arXiv 2503.14476). All rollouts count."""
+    """The replacement of prompts whose groups have equal rewards by new ones (arXiv 2503.14476). All rollouts count."""
 
     decided_by: Literal["all", "own"] = Field(
         default="all",
@@ -87,12 +98,14 @@ class DynamicSampling(SuiteModel):
 
 
 class Settings(SuiteModel):
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="As in `training`.")
-    kl: Annotated[float, Field(ge=0, le=10)] | None = Field(default=None, description="As in `training`.")
-    rollouts: Annotated[int, Field(ge=1, le=4096)] | None = Field(default=None, description="As in `training`.")
+    """Settings of one variant in place of those in the suite's `training`; None leaves the suite's."""
+
+    learning_rate: LearningRate | None = Field(default=None, description="As in `training`.")
+    kl: PenaltyWeight | None = Field(default=None, description="As in `training`.")
+    rollouts: Rollouts | None = Field(default=None, description="As in `training`.")
     prompts: Positive | None = Field(default=None, description="As in `training`.")
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(default=None, description="As in `training`.")
-    updates: Annotated[int, Field(ge=1, le=1024)] | None = Field(default=None, description="As in `training`.")
+    steps: Steps | None = Field(default=None, description="As in `training`.")
+    updates: Updates | None = Field(default=None, description="As in `training`.")
 
 
 class Variant(SuiteModel):
@@ -134,7 +147,7 @@ class Variant(SuiteModel):
         default=None,
         description="Settings of this variant alone.",
     )
-    only_in: Annotated[list[Name], Field(min_length=1, max_length=256), all_distinct("group")] | None = Field(
+    only_in: _GroupNames | None = Field(
         default=None, description="The groups in which this variant runs; null: all of the suite's."
     )
     options: dict[str, Any] = Field(default={}, description="The regime's options; may also stand beside these keys.")
@@ -145,14 +158,16 @@ class Variant(SuiteModel):
 
     @field_validator("sampler_correction")
     @classmethod
-    def _truncation(cls, value: float) -> float:
+    def _check_correction(cls, value: float) -> float:
+        """Refuse a bound below 1, which would take weight from tokens without drift. Raises ValueError."""
         if 0 < value < 1:
             raise ValueError("must be 0 (none) or at least 1")
         return value
 
     @field_validator("dynamic_sampling", mode="before")
     @classmethod
-    def _switch(cls, value: Any) -> Any:
+    def _read_switch(cls, value: Any) -> Any:
+        """Take `true` for the settings' defaults, and `false` for none."""
         if isinstance(value, bool):
             return {} if value else None
         return value
@@ -160,6 +175,8 @@ class Variant(SuiteModel):
     @model_validator(mode="before")
     @classmethod
     def _gather_options(cls, raw: Any) -> Any:
+        """Give a variant the form {regime, name, options, ...}: a word is a regime, and keys that are none of a variant's are the
+        regime's options."""
         if isinstance(raw, str):
             raw = {"regime": raw}
         if not isinstance(raw, dict):
@@ -177,11 +194,12 @@ class Variant(SuiteModel):
 
     @property
     def factor(self) -> float:
-        """Multiple of the suite's rollouts per prompt."""
+        """The multiple of the suite's rollouts per prompt."""
         return float(self.budget[:-1])
 
     def spent(self, policies: int) -> str:
-        """The budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts out."""
+        """Return the budget of each of so many policies, as a multiple of the suite's rollouts: `split` shares the prompts
+        out."""
         if self.sampling == "all":
             return self.budget
         return f"{self.factor / policies:.3g}x"
@@ -214,7 +232,8 @@ class FileTask(SuiteModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, raw: Any) -> Any:
+    def _name_after_file(cls, raw: Any) -> Any:
+        """Give a task without a name that of its file, without characters that a name cannot have."""
         if isinstance(raw, dict) and isinstance(raw.get("file"), str) and not raw.get("name"):
             stem = PurePath(raw["file"]).stem
             plain = re.sub(r"[^A-Za-z0-9_.+-]+", "-", stem).strip("-.+_")
@@ -226,8 +245,8 @@ class FileTask(SuiteModel):
 
 
 def _with_settings(raw: Any) -> Any:
-    """A mapping that names a task, {name: gym.knights_knaves, n_people: 2..3}, as that task's name with its settings. Raises
-    ValueError."""
+    """Turn a mapping that names a task, {name: gym.knights_knaves, n_people: 2..3}, into that task's name with its settings;
+    leave all else as it is. Raises ValueError."""
     if not isinstance(raw, dict) or "file" in raw or not isinstance(raw.get("name"), str):
         return raw
     settings = []
@@ -242,8 +261,15 @@ def _with_settings(raw: Any) -> Any:
     return raw["name"]
 
 
-# In pydantic's places, but no keys
-FORMS = _NAME, _FILE, _NUMBER, _BY_TASK, _ONE, _MIXED = "<name>", "<file>", "<number>", "<by task>", "<one>", "<mixed>"
+# Tags by which pydantic tells the forms of a value apart. They stand in the places of its errors, but are no keys of a suite:
+# messages leave them out.
+_NAME = "<name>"
+_FILE = "<file>"
+_NUMBER = "<number>"
+_BY_TASK = "<by task>"
+_ONE = "<one>"
+_MIXED = "<mixed>"
+FORMS = (_NAME, _FILE, _NUMBER, _BY_TASK, _ONE, _MIXED)
 _Task = Annotated[str, Field(min_length=1, max_length=LONGEST_TASK, pattern=f"^{TASK_PATTERN}$")]
 TaskName = Annotated[
     Annotated[_Task, Tag(_NAME)] | Annotated[FileTask, Tag(_FILE)],
@@ -264,8 +290,8 @@ class TaskShare(SuiteModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _apart(cls, raw: Any) -> Any:
-        """The share of a mapping that names a task, apart from the task's own keys."""
+    def _separate_share(cls, raw: Any) -> Any:
+        """Separate the share of a mapping that names a task from the task's own keys."""
         if not isinstance(raw, dict):
             return {"task": raw}
         if "task" in raw:
@@ -274,7 +300,8 @@ class TaskShare(SuiteModel):
         return {"task": task, "share": raw.get("share", 1.0)}
 
     @model_serializer(mode="plain")
-    def _as_written(self) -> dict[str, Any]:
+    def _write_as_in_a_suite(self) -> dict[str, Any]:
+        """Write the task's keys and the share side by side, as a suite does."""
         own = {"name": self.task} if isinstance(self.task, str) else self.task.model_dump(mode="json")
         return {**own, "share": self.share}
 
@@ -283,7 +310,7 @@ class TaskShare(SuiteModel):
 
 
 def _check_names(parts: list[TaskShare]) -> list[TaskShare]:
-    """Raises ValueError for two parts of one name: results are told apart by it."""
+    """Check that no two parts have one name, by which results are told apart. Raises ValueError."""
     seen: set[str] = set()
     for part in parts:
         name = str(part)
@@ -304,7 +331,7 @@ TrainedTask = Annotated[
 
 
 class Training(SuiteModel):
-    """One cell's RL run. The micro defaults are measured (docs/micro.md)."""
+    """The RL run of one cell. The micro defaults are measured (docs/micro.md)."""
 
     younger: ClassVar[dict[str, Any]] = {"part": "all", "answer_ends": "eos"}
 
@@ -315,24 +342,22 @@ class Training(SuiteModel):
     min_level: Annotated[int, Field(ge=1, le=5)] | None = Field(
         default=None, description="Least level of MATH problems."
     )
-    steps: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=45, description="Training steps.")
+    steps: Steps = Field(default=45, description="Training steps.")
     prompts: Positive = Field(
         default=16,
         description="Questions per step, the same for every policy and regime of a seed and `sampling_stream`.",
     )
-    rollouts: Annotated[int, Field(ge=1, le=4096), Choice(0.5, 1, 2, relative=True)] = Field(
+    rollouts: Annotated[Rollouts, Choice(0.5, 1, 2, relative=True)] = Field(
         default=8, description="Answers per question and policy."
     )
-    updates: Annotated[int, Field(ge=1, le=1024)] = Field(
+    updates: Updates = Field(
         default=1,
         description="Optimiser updates (mini-batches) per step.",
     )
-    learning_rate: Annotated[float, Field(gt=0, le=1), Range(0.2, 5.0, "log", "normal", relative=True)] = Field(
+    learning_rate: Annotated[LearningRate, Range(0.2, 5.0, "log", "normal", relative=True)] = Field(
         default=1e-4, description="Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."
     )
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = Field(
-        default=[0.9, 0.99], description="Of AdamW."
-    )
+    betas: _Betas = Field(default=[0.9, 0.99], description="Of AdamW.")
     weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(default=0.0, description="Of AdamW.")
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=1.0, description="Largest norm of an update's gradient."
@@ -347,7 +372,7 @@ class Training(SuiteModel):
         default="eos",
         description="`eos`: its EOS; `example`: also the next worked example, for `few-shot` base models (docs/pretrained.md).",
     )
-    kl: Annotated[float, Field(ge=0, le=10), Choice(0.0, 1e-3, 1e-2)] = Field(
+    kl: Annotated[PenaltyWeight, Choice(0.0, 1e-3, 1e-2)] = Field(
         default=0.0, description="Weight of a k3 penalty to the base policy on own answers."
     )
     checkpoint_every: Positive = Field(default=10, description="Steps between checkpoints.")
@@ -369,17 +394,20 @@ class Training(SuiteModel):
         return [part.task for part in self.task] if isinstance(self.task, list) else [self.task]
 
 
+_SamplesOfTasks = Annotated[dict[str, Samples], Field(min_length=1, max_length=64)]
 SamplesByTask = Annotated[
-    Annotated[Samples, Tag(_NUMBER)]
-    | Annotated[Annotated[dict[str, Samples], Field(min_length=1, max_length=64)], Tag(_BY_TASK)],
+    Annotated[Samples, Tag(_NUMBER)] | Annotated[_SamplesOfTasks, Tag(_BY_TASK)],
     Discriminator(lambda raw: _BY_TASK if isinstance(raw, dict) else _NUMBER),
 ]
+_HeldOutTasks = Annotated[list[TaskName], Field(min_length=1, max_length=64), all_distinct("task", exempt=FileTask)]
 
 
 class Evaluation(SuiteModel):
+    """What is measured of a policy: held-out tasks, how each is sampled, and learning curves."""
+
     younger: ClassVar[dict[str, Any]] = {"temperature": 1.0, "top_p": 1.0}
 
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=64), all_distinct("task", exempt=FileTask)] = Field(
+    tasks: _HeldOutTasks = Field(
         default=["micro"],
         description="Held-out tasks or JSONL files; the first gives the learning curve.",
     )
@@ -413,7 +441,8 @@ class Evaluation(SuiteModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _curve_within_limit(cls, raw: Any) -> Any:
+    def _limit_curve(cls, raw: Any) -> Any:
+        """Let a point of the learning curve ask no more questions than the evaluation does."""
         if not isinstance(raw, dict):
             return raw
         limit = raw.get("limit")
@@ -423,7 +452,8 @@ class Evaluation(SuiteModel):
         return raw
 
     @model_validator(mode="after")
-    def _something(self) -> Evaluation:
+    def _check_samples(self) -> Evaluation:
+        """Check that `k` names tasks that are evaluated, and that each task is answered at all. Raises ValueError."""
         if isinstance(self.k, dict):
             named = {str(task) for task in self.tasks}
             unknown = sorted(self.k.keys() - named)
@@ -435,19 +465,22 @@ class Evaluation(SuiteModel):
         return self
 
     def samples_of(self, task: str) -> int | None:
-        """The samples per question of a task; None where it has its own number, and a greedy answer."""
+        """Return the samples per question of a task; None where it has its own number, and a greedy answer."""
         return self.k.get(task) if isinstance(self.k, dict) else self.k
 
 
+_TuningGroups = Annotated[list[ModelGroup], Field(min_length=1, max_length=64), all_distinct("name")]
+
+
 class Tune(SuiteModel):
+    """A search for every regime's settings, with equal numbers of trials, before the table is trained (docs/tuning.md)."""
+
     younger: ClassVar[dict[str, Any]] = {"transfer": False}
 
     trials: Annotated[int, Field(ge=2, le=1000)] = Field(
         default=8, description="Settings per regime; the first is the suite's own."
     )
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=64), all_distinct("name")] = Field(
-        description="Groups whose base checkpoints the table lacks."
-    )
+    groups: _TuningGroups = Field(description="Groups whose base checkpoints the table lacks.")
     seeds: Annotated[list[Seed], Field(min_length=1, max_length=100)] = Field(
         description="Seeds of every trial, none of the table's."
     )
@@ -488,7 +521,17 @@ def _have_common_levels(one: str, other: str) -> bool:
     return not levels or not other_levels or bool(shared)
 
 
+_Groups = Annotated[list[ModelGroup], Field(min_length=1, max_length=256), all_distinct("name")]
+_Variants = Annotated[list[Variant], Field(min_length=1, max_length=256), all_distinct("name")]
+_Seeds = Annotated[list[Seed], Field(min_length=1, max_length=1000), all_distinct("seed")]
+_Claims = Annotated[list[Claim], Field(max_length=64), all_distinct("claim")]
+_RetainedTasks = Annotated[list[Name], Field(max_length=63), all_distinct("task")]
+
+
 class Suite(SuiteModel):
+    """A suite file. Every variant is trained on every group with every seed, each time as one cell, unless it is limited to some
+    groups."""
+
     younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": [], "retention": []}
 
     name: Annotated[Name, not_of_a_file("evaluations", "harness.duckdb")] = Field(
@@ -500,15 +543,9 @@ class Suite(SuiteModel):
     )
     engine_options: dict[str, Any] = Field(default={}, description="See below.")
     baseline: Name = Field(default="independent", description="The variant that gains are over.")
-    groups: Annotated[list[ModelGroup], Field(min_length=1, max_length=256), all_distinct("name")] = Field(
-        description="Groups of policies."
-    )
-    regimes: Annotated[list[Variant], Field(min_length=1, max_length=256), all_distinct("name")] = Field(
-        description="Variants: a regime's name, or a mapping with options."
-    )
-    seeds: Annotated[list[Seed], Field(min_length=1, max_length=1000), all_distinct("seed")] = Field(
-        description="Every regime is trained once for each."
-    )
+    groups: _Groups = Field(description="Groups of policies.")
+    regimes: _Variants = Field(description="Variants: a regime's name, or a mapping with options.")
+    seeds: _Seeds = Field(description="Every regime is trained once for each.")
     keep: Keep = Field(
         default="last",
         description="Kept weights: last step, best point of the learning curve, or none; results are the last step's.",
@@ -520,10 +557,10 @@ class Suite(SuiteModel):
         default=None,
         description="Search settings first, under an equal budget (docs/tuning.md).",
     )
-    claims: Annotated[list[Claim], Field(max_length=64), all_distinct("claim")] = Field(
+    claims: _Claims = Field(
         default=[], description="What is expected before it runs; answered first, and corrected among themselves."
     )
-    retention: Annotated[list[Name], Field(max_length=63), all_distinct("task")] = Field(
+    retention: _RetainedTasks = Field(
         default=[],
         description="Held-out tasks, among `evaluation.tasks`, that are not trained: what training leaves of them has a table "
         "of its own, and no verdict counts them.",
@@ -531,13 +568,16 @@ class Suite(SuiteModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _apart(cls, raw: Any) -> Any:
+    def _train_on_final_part(cls, raw: Any) -> Any:
+        """Train the table of a suite with `tune` on the part `final` of the prompts, unless it names another: tuning has the
+        rest."""
         if isinstance(raw, dict) and raw.get("tune") is not None and isinstance(raw.get("training", {}), dict):
             return {**raw, "training": {"part": "final", **raw.get("training", {})}}
         return raw
 
     @model_validator(mode="after")
-    def _consistent(self) -> Suite:
+    def _check_consistency(self) -> Suite:
+        """Check what the parts of a suite say of each other. Raises ValueError for the first fault."""
         names = [v.name for v in self.regimes]
         if self.baseline not in names:
             raise ValueError(f"baseline: {self.baseline!r} is not among the suite's regimes ({', '.join(names)})")
@@ -553,7 +593,8 @@ class Suite(SuiteModel):
         return self
 
     def _check_retention(self) -> None:
-        """Raises ValueError where a task of `retention` is not measured, is trained, or would leave nothing to compare."""
+        """Check `retention`. Raises ValueError where a task of it is not measured, is trained, or is the one that regimes are
+        compared on."""
         measured = [str(task) for task in self.evaluation.tasks]
         for i, name in enumerate(self.retention):
             if name not in measured:
@@ -569,7 +610,8 @@ class Suite(SuiteModel):
                 )
 
     def _check_limited_variants(self) -> None:
-        """Raises ValueError where a variant's `only_in` cannot be."""
+        """Check where variants run. Raises ValueError where an `only_in` names no group, or cannot be: of the baseline, or with
+        `tune`."""
         known = [group.name for group in self.groups]
         for i, variant in enumerate(self.regimes):
             if variant.only_in is None:
@@ -584,7 +626,7 @@ class Suite(SuiteModel):
                     raise ValueError(f"{place}: no group {name!r} in the suite ({', '.join(known)})")
 
     def _check_tuning(self, tune: Tune) -> None:
-        """Raises ValueError where tuning would see what the table measures, or cannot be done."""
+        """Check `tune`. Raises ValueError where tuning would see what the table measures, or cannot be done."""
         tuning_seeds = [*tune.seeds, *tune.check]
         in_both: dict[str, set[Any]] = {
             "groups: the group": {group.name for group in tune.groups} & {group.name for group in self.groups},
@@ -595,8 +637,9 @@ class Suite(SuiteModel):
             ),
         }
         for what, items in in_both.items():
-            for item in sorted(map(str, items)):
-                raise ValueError(f"tune.{what} {item} is in the table too; tuning must not see it")
+            if items:
+                first = min(map(str, items))
+                raise ValueError(f"tune.{what} {first} is in the table too; tuning must not see it")
         if len({*tuning_seeds}) < len(tuning_seeds):
             raise ValueError("tune.check: other seeds than tune.seeds, each once")
         if self.training.part != "final":
@@ -608,6 +651,6 @@ class Suite(SuiteModel):
             raise ValueError("tune.transfer: from one pair to another takes two groups or more")
 
     def training_of(self, variant: Variant) -> Training:
-        """The suite's training with the settings of a variant's own in their place."""
+        """Return the suite's training, with a variant's own settings in the place of the suite's."""
         own = variant.training.model_dump(exclude_none=True) if variant.training else {}
         return self.training.model_copy(update=own)

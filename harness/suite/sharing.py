@@ -98,7 +98,8 @@ class Sharing(SuiteModel):
     defences: Defences = Field(default=Defences(), description="The receiver's defences.")
 
     @model_validator(mode="after")
-    def _edges(self) -> Sharing:
+    def _check_edges(self) -> Sharing:
+        """Check that edges stand with `direction: edges`, and each once. Raises ValueError."""
         if (self.direction == "edges") != (self.edges is not None):
             raise ValueError("`edges` and `direction: edges` go together")
         edges = self.edges or []
@@ -108,7 +109,7 @@ class Sharing(SuiteModel):
         return self
 
     def among(self, policies: Sequence[str], strengths: Strengths | None = None) -> tuple[Edge, ...]:
-        """As `edges_of`, for this direction. Raises ValueError."""
+        """List who sends to whom among these policies, by `edges_of` in this direction. Raises ValueError."""
         stated = [(author, receiver) for author, receiver in self.edges or ()]
         return edges_of(policies, stated if self.direction == "edges" else self.direction, strengths)
 

@@ -38,7 +38,7 @@ class Range:
             raise ValueError(f"a range on a log scale needs a lower end above 0, got {self.low}")
 
     def around(self, given: float) -> Range:
-        """The range where the suite gives this value."""
+        """Return the range where the suite gives this value."""
         if not self.relative:
             return self
         return dataclasses.replace(self, low=self.low * given, high=self.high * given, relative=False)
@@ -53,7 +53,7 @@ class Range:
         return is_within and (not self.whole or value == int(value))
 
     def at(self, u: float, default: Any) -> float | int:
-        """The value at `u` in [0, 1] under the prior (normal: around `default`)."""
+        """Return the value at `u` in [0, 1] under the prior (normal: around `default`)."""
         if self.prior == "normal":
             bell = NormalDist(self._place_of_value(default), WIDTH)
             low = bell.cdf(0.0)
@@ -71,7 +71,7 @@ class Range:
         return min(max(rounded, self.low), self.high)
 
     def unit(self, value: float, default: Any) -> float:
-        """Where in [0, 1] `at` finds a value of the range."""
+        """Find where in [0, 1] `at` finds a value of the range."""
         u = min(max(self._place_of_value(value), 0.0), 1.0)
         if self.prior == "uniform":
             return u
@@ -82,13 +82,13 @@ class Range:
         return min(max(share, 0.0), 1.0)
 
     def _range_ends(self) -> tuple[float, float]:
-        """The ends on the range's scale."""
+        """Return the ends on the range's scale."""
         if self.scale == "log":
             return (math.log(self.low), math.log(self.high))
         return (self.low, self.high)
 
     def _place_of_value(self, value: float) -> float:
-        """Where the value stands between the ends, 0 at the lower and 1 at the upper, on the range's scale."""
+        """Find where the value stands between the ends, 0 at the lower and 1 at the upper, on the range's scale."""
         low, high = self._range_ends()
         on_scale = math.log(value) if self.scale == "log" else value
         return (on_scale - low) / (high - low)
@@ -113,13 +113,13 @@ class Choice:
             raise ValueError("a choice is between two values or more")
 
     def around(self, given: float) -> Choice:
-        """As `Range.around`."""
+        """Return the choice for a given value, as `Range.around`."""
         if self.relative:
             return Choice(*(type(given)(given * v) for v in self.values))
         return self
 
     def holds(self, value: Any) -> bool:
-        """As `Range.holds`."""
+        """Whether a value is among the choices, as `Range.holds`."""
         return any(v == value and type(v) is type(value) for v in self.values)
 
     def __str__(self) -> str:
@@ -132,14 +132,14 @@ Space = Range | Choice
 
 
 def as_dict(space: Space) -> dict[str, Any]:
-    """Plain data, for `--json`."""
+    """Write a space as plain data, for `--json`."""
     if isinstance(space, Range):
         return dataclasses.asdict(space)
     return {"values": list(space.values), "prior": "uniform", "relative": space.relative}
 
 
 def _metadata_of(hint: Any) -> Iterable[Any]:
-    """What stands in a type's annotation, and in those of a union's parts."""
+    """Yield what stands in a type's annotation, and in those of a union's parts."""
     yield from getattr(hint, "__metadata__", ())
     if get_origin(hint) in (Union, UnionType):
         for part in get_args(hint):
@@ -147,7 +147,7 @@ def _metadata_of(hint: Any) -> Iterable[Any]:
 
 
 def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
-    """The search spaces of a class's fields. Raises ValueError where a default lies outside its space."""
+    """Return the search spaces of a class's fields. Raises ValueError where a default lies outside its space."""
     spaces: dict[str, Space] = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for metadata in _metadata_of(hint):
@@ -158,7 +158,7 @@ def spaces_of(kind: type, defaults: Mapping[str, Any]) -> dict[str, Space]:
 
 
 def _check_default(name: str, space: Space, default: Any) -> None:
-    """Raises ValueError where a field's default lies outside its space."""
+    """Check a default. Raises ValueError where a field's default lies outside its space."""
     own = space if default is None else space.around(default)
     if not own.holds(default):
         raise ValueError(f"{name}: the default {default} lies outside its search space ({space})")

@@ -25,8 +25,8 @@ class Chunks:
 
 
 def cut_into_chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Integer[np.ndarray, "R"]) -> Chunks:
-    """Smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without bytes join
-    the chunk before, else the first."""
+    """Return the smallest chunks. Ends: bytes from an answer's beginning, not decreasing; the last ones agree. Tokens without
+    bytes join the chunk before, else the first."""
     shared, in_receiver = np.zeros((2, int(source_ends[-1]) + 1), dtype=bool)  # (B + 1,) each
     shared[source_ends] = True
     in_receiver[receiver_ends] = True
@@ -36,7 +36,7 @@ def cut_into_chunks(source_ends: Integer[np.ndarray, "S"], receiver_ends: Intege
 
 
 def _close_chunks(ends: Integer[np.ndarray, "T"], shared: Bool[np.ndarray, "B"]) -> Int64[np.ndarray, "C+1"]:
-    """From 0, behind each shared end's last token."""
+    """Return the chunks' edges, from 0, behind each shared end's last token."""
     closes = shared.take(ends)
     closes[:-1] &= ends[:-1] != ends[1:]
     return np.append(0, np.flatnonzero(closes) + 1)
@@ -48,8 +48,8 @@ def distribute_logprobs(
     logprobs: Float64[np.ndarray, "S"],
     weights: Float64[np.ndarray, "R"] | None = None,
 ) -> Float32[np.ndarray, "R"]:
-    """(R,) source log-probabilities (nats) on the receiver's tokens: each chunk's sum by bytes, or by `weights`, the receiver's
-    own, where they do not sum to 0. The sum is conserved to 1e-6 unless every log-probability is below -16."""
+    """Distribute source log-probabilities (R,) (nats) on the receiver's tokens: each chunk's sum by bytes, or by `weights`, the
+    receiver's own, where they do not sum to 0. The sum is conserved to 1e-6 unless every log-probability is below -16."""
     begins = parts.receiver[:-1]  # (C,) the first receiver token of each chunk
     sizes = parts.receiver_sizes  # (C,)
     mass = np.add.reduceat(logprobs, parts.source[:-1])  # (C,)
@@ -71,13 +71,13 @@ def distribute_logprobs(
 
 
 def one_to_one(parts: Chunks) -> Bool[np.ndarray, "R"]:
-    """(R,) receiver tokens whose chunk is one token on either side."""
+    """Mark the (R,) receiver tokens whose chunk is one token on either side."""
     alike = (parts.receiver_sizes == 1) & (np.diff(parts.source) == 1)
     return np.repeat(alike, parts.receiver_sizes)
 
 
 def inexact_chunks(parts: Chunks) -> Bool[np.ndarray, "C"]:
-    """(C,) chunks with several receiver tokens: their spreading is a guess."""
+    """Mark the (C,) chunks with several receiver tokens: their spreading is a guess."""
     return parts.receiver_sizes > 1
 
 

@@ -39,8 +39,8 @@ REASONING_TAGS: tuple[tuple[str, ...], ...] = (
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
-    """Added tokens that are special, in the chat template or in brackets; named tokens; bracketed pieces of the template. Not
-    spaces, single characters, byte pieces."""
+    """Return added tokens that are special, in the chat template or in brackets; named tokens; bracketed pieces of the template.
+    Not spaces, single characters, byte pieces."""
     core = tokenizer.backend_tokenizer
     template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
     named = set(tokenizer.all_special_tokens)
@@ -62,12 +62,13 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
 
 
 def rename_controls(control: Iterable[str]) -> dict[str, str]:
-    """Names that no text has, by control token. Each ends in a letter: a digit of the text behind it would name another one."""
+    """Return the names that no text has, by control token. Each ends in a letter: a digit of the text behind it would name
+    another one."""
     return {content: f"{MARKER}{index}x" for index, content in enumerate(control)}
 
 
 def isolate_controls(tokenizer: Tokenizer, settings: Mapping[str, Any], control: Iterable[str]) -> Tokenizer:
-    """A copy with control tokens out of reach, ids unchanged; adds and truncates nothing. Raises TokenizationError
+    """Return a copy with control tokens out of reach, ids unchanged; adds and truncates nothing. Raises TokenizationError
     (`vocabulary`)."""
     from tokenizers import Tokenizer
 
@@ -88,7 +89,7 @@ def isolate_controls(tokenizer: Tokenizer, settings: Mapping[str, Any], control:
 
 
 def _with_renamed_tokens(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """A tokenizer's settings with other names for its control tokens."""
+    """Return a tokenizer's settings with other names for its control tokens."""
     model = dict(settings)
     vocab = model["vocab"]
     if isinstance(vocab, dict):
@@ -110,8 +111,8 @@ def leaves_thought_open(prompt: str) -> bool:
 
 
 def mark_to_close(prompt: str) -> str:
-    """The mark that closes the thought in which the text ends, in the spelling of the one that opens it; empty where the text
-    ends in none."""
+    """Return the mark that closes the thought in which the text ends, in the spelling of the one that opens it; empty where the
+    text ends in none."""
     opened_at = [prompt.rfind(mark) for mark in OPENING_MARKS]
     closed_at = max(prompt.rfind(mark) for mark in CLOSING_MARKS)
     last = max(opened_at)
@@ -163,7 +164,7 @@ class ReasoningTags:
         self._first_character = re.compile(f"[{re.escape(firsts)}]" if firsts else r"(?!)")
 
     def translate(self, text: str) -> Translated:
-        """With foreign tags in the tokenizer's spelling."""
+        """Write a text with foreign tags in the tokenizer's spelling."""
         # Most texts have no tag, and a search for its first character is much faster than one for all tags
         if self._first_character.search(text) is None:
             return Translated(text)
@@ -247,8 +248,8 @@ class TokenCodec:
         return self.read([ids])[0].text
 
     def read(self, answers: Sequence[Sequence[int] | Int32[np.ndarray, "T"]]) -> list[Decoded]:
-        """Special and unknown ids have no bytes; ill-formed UTF-8 is U+FFFD. Raises TokenizationError (`decoder`, `panic`,
-        `ids`: negative)."""
+        """Read tokens' bytes. Special and unknown ids have no bytes; ill-formed UTF-8 is U+FFFD. Raises TokenizationError
+        (`decoder`, `panic`, `ids`: negative)."""
         lists = [np.asarray(answer, dtype=np.int32) for answer in answers]  # (T,) each
         if any((ids < 0).any() for ids in lists):
             raise TokenizationError("ids", "token ids must not be negative")
@@ -273,12 +274,12 @@ class TokenCodec:
         return False
 
     def count(self, prompt: str) -> int:
-        """Tokens of a prompt's text, in which control tokens are what they are."""
+        """Return the tokens of a prompt's text, in which control tokens are what they are."""
         return len(self._own.encode(prompt, add_special_tokens=False).ids)
 
     def closing_of_thought(self, prompt: str) -> tuple[int, ...]:
-        """Ids of the mark that closes the thought which a prompt leaves open; none where it leaves none open, or where the
-        tokenizer cannot write that mark."""
+        """Return the ids of the mark that closes the thought which a prompt leaves open; none where it leaves none open, or where
+        the tokenizer cannot write that mark."""
         mark = mark_to_close(prompt)
         if not mark:
             return ()
@@ -293,16 +294,16 @@ class TokenCodec:
         return str(self._own.id_to_token(token)).startswith(_BLANKS)
 
     def try_encode(self, texts: Sequence[str], joined: bool = False) -> list[Encoded | TokenizationError]:
-        """Ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or its
-        marker), `panic` (the tokenizer died), `untokenized` (no token). joined: as behind a line's end, without the blank that
-        the tokenizer puts in front of a text."""
+        """Return the ids and spans, or a refusal: `empty`, `too_long`, `unicode` (lone surrogates), `control` (a control token or
+        its marker), `panic` (the tokenizer died), `untokenized` (no token). joined: as behind a line's end, without the blank
+        that the tokenizer puts in front of a text."""
         refusals = [_find_refusal(text) for text in texts]
         kept = [self._tags.translate(t) for t, refusal in zip(texts, refusals, strict=True) if refusal is None]
         tried = iter(self._encode_batch(kept, _LINE if joined else ""))
         return [next(tried) if refusal is None else refusal for refusal in refusals]
 
     def _encode_batch(self, kept: list[Translated], before: str) -> list[Encoded | TokenizationError]:
-        """A batch on which the core dies is tried text by text. before: what the texts stand behind."""
+        """Return a batch on which the core dies is tried text by text. before: what the texts stand behind."""
         texts = [before + translated.text for translated in kept]
         try:
             encodings = _call_guarded(lambda: self._reader.encode_batch(texts, add_special_tokens=False))
@@ -325,7 +326,7 @@ class TokenCodec:
     def _make_encoded(
         self, translated: Translated, encoding: Encoding, tokens_before: int, characters_before: int
     ) -> Encoded | TokenizationError:
-        """The encoded text with its places in bytes, or why it is none.
+        """Return the encoded text with its places in bytes, or why it is none.
 
         tokens_before, characters_before: of what was encoded in front of the text.
         """
@@ -350,7 +351,8 @@ class TokenCodec:
 
 
 def _unknown_token(model: Mapping[str, Any]) -> str | None:
-    """The token for what has none, which a text may become. model: the tokenizer's settings; Unigram's name it by its id."""
+    """Return the token for what has none, which a text may become. model: the tokenizer's settings; Unigram's name it by its
+    id."""
     number = model.get("unk_id")
     if number is not None:
         return str(model["vocab"][number][0])
@@ -358,7 +360,7 @@ def _unknown_token(model: Mapping[str, Any]) -> str | None:
 
 
 def _find_refusal(text: str) -> TokenizationError | None:
-    """Why a text cannot be encoded; None where it can."""
+    """Say why a text cannot be encoded; None where it can."""
     if not text:
         return TokenizationError("empty", "the text is empty")
     if MARKER in text:
@@ -371,12 +373,12 @@ def _find_refusal(text: str) -> TokenizationError | None:
 
 
 def _shift_offsets(offsets: Sequence[tuple[int, int]], before: int) -> list[tuple[int, int]]:
-    """Begin and end of each token in characters of the text alone. before: characters in front of it."""
+    """Return begin and end of each token in characters of the text alone. before: characters in front of it."""
     return [(max(0, begin - before), max(0, end - before)) for begin, end in offsets]
 
 
 def _call_guarded(call: Callable[[], T]) -> T:
-    """The core's panics are no `Exception`, nor importable."""
+    """Call into the tokenizer's core. Its panics are no `Exception`, nor importable: they are raised as TokenizationError."""
     try:
         return call()
     except BaseException as error:

@@ -33,10 +33,11 @@ Score = Callable[[Sequence[AnswerRecord], Sequence[Int32[np.ndarray, "T"]]], Seq
 @dataclass(frozen=True, slots=True, eq=False)
 class Retokenised:
     """One record in the receiver's tokens, with its end iff finished. ends: byte position where each before that ends. residuals,
-    our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in chunks
-    with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the record's
-    `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align_logprobs`. The exchange sets
-    lead, as of `PeerAnswer`, and space, the white space that the text was given to begin with; None as it was sent."""
+    our reading: `text`: byte edit distance of the round trip / bytes; with log-probabilities `boundary`: share of tokens in
+    chunks with several; `mass`: |aligned - source| sum, nats; `length`: difference of tokens / source's; `canonical`: the
+    record's `noncanonical`. aligned: (T,) nats; source_logprob, source_tokens: without EOS. exact: as of `align_logprobs`. The
+    exchange sets lead, as of `PeerAnswer`, and space, the white space that the text was given to begin with; None as it was
+    sent."""
 
     tokens: Int32[np.ndarray, "T"]
     ends: Int32[np.ndarray, "T"]
@@ -60,9 +61,10 @@ def retokenise_answers(
     closing: Sequence[int] = (),
     strict: bool = False,
 ) -> list[Retokenised | ExchangeError]:
-    """In order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was not measured is
-    within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes. joined: as
-    `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of `align_logprobs`."""
+    """Retokenise answers, in order; an error (`untranslatable`, `residual`) for a refused one. budget: most by residual; what was
+    not measured is within it. score: the receiver's log-probabilities without EOS, by which chunks are spread; None: by bytes.
+    joined: as `TokenCodec.try_encode`. closing: ids that end a finished answer, by default the receiver's. strict: as of
+    `align_logprobs`."""
     tried = receiver.try_encode([record.text for record in records], joined)
     read = [_measure_text(receiver, record, encoded) for record, encoded in zip(records, tried, strict=True)]
     weights = iter(_weights_of_rollouts(records, read, score))
@@ -90,7 +92,7 @@ def retokenise_answers(
 def _measure_text(
     receiver: TokenCodec, record: AnswerRecord, encoded: Encoded | TokenizationError
 ) -> tuple[Encoded, float] | ExchangeError:
-    """The encoded text with its residual, or why it is refused."""
+    """Return the encoded text with its residual, or why it is refused."""
     try:
         if isinstance(encoded, TokenizationError):
             raise encoded
@@ -102,8 +104,8 @@ def _measure_text(
 def _weights_of_rollouts(
     records: Sequence[AnswerRecord], read: Sequence[tuple[Encoded, float] | ExchangeError], score: Score | None
 ) -> Sequence[Float32[np.ndarray, "T"] | None]:
-    """By what the log-probabilities of each rollout that was read are spread over a chunk's tokens, in order: the receiver's own,
-    or None for bytes."""
+    """Find by what the log-probabilities of each rollout that was read are spread over a chunk's tokens, in order: the
+    receiver's own, or None for bytes."""
     kept: list[AnswerRecord] = []
     ids: list[Int32[np.ndarray, "T"]] = []
     for record, of_text in zip(records, read, strict=True):
@@ -116,7 +118,7 @@ def _weights_of_rollouts(
 
 
 def explain_excess(residuals: Mapping[str, float], budget: Mapping[str, float]) -> str:
-    """The residual over its budget; empty where none is."""
+    """Return the residual over its budget; empty where none is."""
     for name, value in residuals.items():
         if value > budget.get(name, value):
             return f"{name} residual {value:.4g}, at most {budget[name]:.4g}"
@@ -134,8 +136,8 @@ def align_logprobs(
 
     ends: of those tokens in bytes, without the end. ending: tokens of the end that follow; they are one action, whose
     log-probability they share equally. weights: as for `distribute_logprobs`. strict: also tell which tokens were one token there
-    too, the end included. Returns the residuals by name, and the log-probabilities with the source's sum, its number of tokens and
-    the exact ones (None without `strict`)."""
+    too, the end included. Returns the residuals by name, and the log-probabilities with the source's sum, its number of tokens
+    and the exact ones (None without `strict`)."""
     size = ends.size
     count = len(record.logprobs)
     logprobs = np.array(record.logprobs, dtype=np.float64)  # (S,)
@@ -164,8 +166,8 @@ def align_logprobs(
 
 
 def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
-    """The share of a text's bytes that encoding and decoding by `codec` changes, as an edit distance taken window by window.
-    Raises TokenizationError."""
+    """Return the share of a text's bytes that encoding and decoding by `codec` changes, as an edit distance taken window by
+    window. Raises TokenizationError."""
     if encoded.inverse:
         return 0.0
     data = text.encode()
@@ -188,7 +190,7 @@ def text_residual(codec: TokenCodec, text: str, encoded: Encoded) -> float:
 
 
 def edit_distance(a: bytes, b: bytes) -> int:
-    """Levenshtein in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
+    """Compute Levenshtein's distance in bytes, bit-parallel in long integers (Myers 1999, in Hyyro's 2003 form)."""
     if a == b or not a or not b:
         return abs(len(a) - len(b))
     array = np.frombuffer(a, dtype=np.uint8)  # (A,)
@@ -215,15 +217,15 @@ def edit_distance(a: bytes, b: bytes) -> int:
 
 
 def noncanonical_shares(codec: TokenCodec, answers: Sequence[Int32[np.ndarray, "T"]]) -> list[float]:
-    """The `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not end there;
-    1.0 where it cannot be encoded. Raises TokenizationError."""
+    """Return the `canonical` residual of sampled answers (without EOS): share of tokens that encoding the text does not end
+    there; 1.0 where it cannot be encoded. Raises TokenizationError."""
     decoded = codec.read(answers)
     encoded = codec.try_encode([d.text for d in decoded])
     return [_share_changed(ids, d, e) for ids, d, e in zip(answers, decoded, encoded, strict=True)]
 
 
 def _share_changed(tokens: Int32[np.ndarray, "T"], decoded: Decoded, encoded: Encoded | TokenizationError) -> float:
-    """The share of an answer's tokens that are not among those made of its text, at the same place in bytes."""
+    """Return the share of an answer's tokens that are not among those made of its text, at the same place in bytes."""
     if isinstance(encoded, TokenizationError):
         return 1.0
     if np.array_equal(encoded.ids, tokens):

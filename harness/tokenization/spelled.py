@@ -35,14 +35,14 @@ class SpelledQuestions:
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
     def hide(self, question: str) -> str:
-        """The question with a mark for each control token that it spells; itself where there is none. Raises TokenizationError
-        (`control`) where it holds such a mark."""
+        """Return the question with a mark for each control token that it spells; itself where there is none. Raises
+        TokenizationError (`control`) where it holds such a mark."""
         if _BEGIN in question or _END in question or MARKER in question:
             raise TokenizationError("control", "the text holds a mark of control tokens")
         return self._any.sub(lambda match: f"{_BEGIN}{self._control.index(match[0])}{_END}", question)
 
     def encode(self, prompt: str) -> list[int]:
-        """Ids of a rendered prompt, hidden tokens as the text that they are."""
+        """Return the ids of a rendered prompt, hidden tokens as the text that they are."""
         names = rename_controls(self._control)
         trimmed = self._without_eaten_space(prompt)
         own = self._any.sub(lambda match: names[match[0]], trimmed)  # the template's, by names that no text has
@@ -51,7 +51,8 @@ class SpelledQuestions:
         return list(encoding.ids)
 
     def _without_eaten_space(self, prompt: str) -> str:
-        """Some control tokens take the white space beside them; their copies do not."""
+        """Leave out of a prompt the white space that its control tokens take: some take what stands beside them, their copies do
+        not."""
         for name in self._control:
             token = self._added[name]
             if token.lstrip:

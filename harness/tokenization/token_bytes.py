@@ -31,7 +31,7 @@ _WORDPIECE_CLEANUP = {
 
 
 def byte_level_alphabet() -> dict[str, int]:
-    """Byte-level BPE's printable stand-ins (GPT-2)."""
+    """Return byte-level BPE's printable stand-ins (GPT-2)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     others = [byte for byte in range(256) if byte not in printable]
@@ -44,7 +44,7 @@ _BYTE_OF = {ord(character): byte for character, byte in byte_level_alphabet().it
 
 
 def _bytes_of_stand_ins(token: bytes) -> bytes:
-    """The bytes for which a byte-level token's characters stand; itself where one stands for none.
+    """Return the bytes for which a byte-level token's characters stand; itself where one stands for none.
 
     After the tokens were joined the core does the same with the whole text, unless one of them holds such a character: then it
     leaves the text as it is, and `TokenCodec.read` refuses it."""
@@ -53,7 +53,7 @@ def _bytes_of_stand_ins(token: bytes) -> bytes:
 
 
 def _byte_of_token(token: bytes) -> bytes:
-    """The byte that `<0x0A>` names; any other token as it is."""
+    """Return the byte that `<0x0A>` names; any other token as it is."""
     return bytes([int(token[3:5], 16)]) if _BYTE_TOKEN.fullmatch(token) else token
 
 
@@ -134,7 +134,8 @@ class TokenBytes:
         self._map_tokens(lambda token: token.replace(old, content))
 
     def _put_spaces(self, mark: bytes, scheme: str) -> None:
-        """Put spaces in the place of SentencePiece's mark; the first one of a text is not the text's, unless none is put there."""
+        """Put spaces in the place of SentencePiece's mark; the first one of a text is not the text's, unless none is put
+        there."""
         keeps_first = scheme == "never"
         in_first = b" " if keeps_first else b""
         in_rest = b"" if self._fused and not keeps_first else b" "
@@ -167,7 +168,7 @@ class TokenBytes:
             self._map_tokens(lambda token: token.removeprefix(of_left).removesuffix(of_right))
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
-        """Bytes of ids up to `unknown`, which has none."""
+        """Return the bytes of ids up to `unknown`, which has none."""
         pieces = [self._rest[i] for i in ids]
         first = 0
         while first < len(ids) and not self._kept[ids[first]]:
@@ -186,7 +187,7 @@ class TokenBytes:
             pieces[full[-1]] = pieces[full[-1]].removesuffix(self._strip_right)
 
     def decoded(self, ids: Sequence[int]) -> tuple[list[int], bytes]:
-        """Byte length of each token, and the text."""
+        """Return the byte length of each token, and the text."""
         pieces = self.pieces(ids)
         text = b"".join(pieces)
         bad = [] if self.invalid == "none" else list(ill_formed(text))
@@ -209,7 +210,8 @@ class TokenBytes:
 
 
 def _lengths_with_replacements(pieces: Sequence[bytes], bad: Sequence[tuple[int, int]]) -> list[int]:
-    """Byte length of each token where every ill-formed part became one U+FFFD, which its tokens share. bad: these parts."""
+    """Return the byte length of each token where every ill-formed part became one U+FFFD, which its tokens share. bad: these
+    parts."""
     stops = [stop for _, stop in bad]
     changes = [len(REPLACEMENT) - (stop - start) for start, stop in bad]
     longer = list(accumulate(changes, initial=0))  # in all before each part
@@ -218,7 +220,7 @@ def _lengths_with_replacements(pieces: Sequence[bytes], bad: Sequence[tuple[int,
 
 
 def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
-    """Start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
+    """Find start and stop of each maximal part that begins no character (Unicode 3.9): one U+FFFD to lossy decoders."""
     begin = 0
     view = memoryview(data)
     while True:
@@ -232,7 +234,8 @@ def ill_formed(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def ends_by_bytes(pieces: Sequence[bytes], text: bytes) -> tuple[list[int], bool] | None:
-    """Ends of tokens that are the text, and whether exactly, or behind an added space. None where their bytes are others."""
+    """Find the ends of tokens that are the text, and whether exactly, or behind an added space. None where their bytes are
+    others."""
     joined = b"".join(pieces)
     if joined == text:
         return list(accumulate(map(len, pieces))), True
@@ -249,8 +252,8 @@ def byte_places(text: str) -> list[int]:
 
 
 def ends_by_offsets(pieces: Sequence[bytes], text: str, offsets: Sequence[tuple[int, int]], cut: bool) -> list[int]:
-    """Ends by the core's character offsets. Characters between tokens belong to the second. Shared characters are parted by
-    tokens' own bytes if these are the text's and tokens may `cut` characters; else the first has all."""
+    """Find the ends by the core's character offsets. Characters between tokens belong to the second. Shared characters are parted
+    by tokens' own bytes if these are the text's and tokens may `cut` characters; else the first has all."""
     data = text.encode()
     place = range(len(data) + 1) if text.isascii() else byte_places(text)
     ends = list(accumulate([place[end] for _, end in offsets], max))

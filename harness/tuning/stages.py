@@ -77,7 +77,8 @@ class TuningStages:
         self._starts = _keys_of_starts(prepared)
 
     def __iter__(self) -> Iterator[TuningStage]:
-        """Yield what is to run next: the rungs of each batch of trials, the check, the table. Each is to be run before the next."""
+        """Yield what is to run next: the rungs of each batch of trials, the check, the table. Each is to be run before the
+        next."""
         asked: list[TrialRequest] = []
         told: dict[str, list[CompletedTrial]] = {variant.name: [] for variant in self.suite.regimes}
         for first in range(0, self.tune.trials, self.tune.batch):
@@ -210,7 +211,8 @@ class TuningStages:
         return chosen
 
     def _read_scores(self, what: str, seeds: Sequence[int], on: str = "") -> TrialScores:
-        """Read the scores of the trials (`tuning`) or of the check, over all groups or `on` one. A score needs all of its cells."""
+        """Read the scores of the trials (`tuning`) or of the check, over all groups or `on` one. A score needs all of its
+        cells."""
         ingest_journals(self._results)
         name = f"{self.suite.name}-{what}"
         task = str(self.tune.evaluation.tasks[0])
@@ -287,7 +289,7 @@ def _sum_costs(costs: Mapping[str, float], runs: Sequence[str]) -> float:
 def _keys_of_starts(prepared: Prepared) -> set[str]:
     """Return the digests of the models that policies start from; micro models are made for each suite."""
     starts: set[str] = set()
-    for cell in prepared.every:
+    for cell in prepared.all_cells:
         for policy in cell.group.policies:
             if not policy.is_micro:
                 starts.add(cell.identity.models[policy.name])

@@ -189,7 +189,7 @@ def parse_bundle(gigabytes: int):  # type: ignore[no-untyped-def]
 
 def hetero_size() -> dict[str, tuple[CellDemand, int]]:
     prepared = prepare_named("hetero_size", Path("nowhere"))
-    of_kind = {cell.kind: cell for cell in prepared.every}
+    of_kind = {cell.kind: cell for cell in prepared.all_cells}
     return {kind: (demand_of(cell, prepared.resolved), 3) for kind, cell in of_kind.items()}
 
 

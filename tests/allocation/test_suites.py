@@ -22,7 +22,7 @@ class Cells(dict[str, Cell]):
 
     def __init__(self, name: str, *overrides: str) -> None:
         prepared = prepare_named(name, Path("nowhere"), overrides=("evaluation.limit=100", *overrides))
-        super().__init__({cell.kind: cell for cell in reversed(prepared.every)})
+        super().__init__({cell.kind: cell for cell in reversed(prepared.all_cells)})
         self.resolved = prepared.resolved
 
     def demand(self, kind: str, lengths: Lengths | None = None) -> CellDemand:

@@ -99,7 +99,7 @@ def test_the_suite_beside_it_has_the_cells_of_the_one_that_was_named(tmp_path, o
     prepared, made = written("quickstart", tmp_path, *overrides)
     made.write()
     again = prepare_named(str(made.folder / "suite.yaml"), tmp_path, overrides=overrides)
-    assert [c.key for c in again.every] == [c.key for c in prepared.every]
+    assert [c.key for c in again.all_cells] == [c.key for c in prepared.all_cells]
     assert (again.folder, again.altered, again.suite_file()) == (
         prepared.folder,
         prepared.altered,
@@ -130,7 +130,7 @@ def test_files_and_models_beside_a_suite_are_found_from_the_job_s_folder(tmp_pat
     command = shlex.split(next(line for line in made.script.splitlines() if " --models " in line))
     monkeypatch.setenv(VARIABLE, command[command.index("--models") + 1])
     again = prepare_named(str(made.folder / "suite.yaml"), tmp_path / "results")
-    assert [c.key for c in again.every] == [c.key for c in prepared.every]
+    assert [c.key for c in again.all_cells] == [c.key for c in prepared.all_cells]
 
 
 def test_nothing_of_an_option_is_run_by_the_shell(tmp_path):

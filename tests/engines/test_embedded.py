@@ -171,7 +171,7 @@ def test_refusals_are_one_clear_line(folder, prompts, tmp_path, monkeypatch):
     shutil.copytree(folder, "holed")
     weights = load_file("holed/model.safetensors")
     save_file({n: w * float("nan") for n, w in weights.items()}, "holed/model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(EngineError, match="weights with which the model computes NaN"):
+    with pytest.raises(EngineError, match="the model computes NaN with these weights"):
         EmbeddedEngine("a", tmp_path / "holed")
     weights.pop(max(weights))
     save_file(weights, "holed/model.safetensors", metadata={"format": "pt"})

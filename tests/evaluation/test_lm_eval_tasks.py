@@ -209,7 +209,7 @@ def test_in_a_suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = prepare_named(str(file), folder / "r").cells[0]
     for limit, remarked in (("4", []), ("null", ["lm_eval:tiny_sums"])):
         prepared = prepare_named(str(file), folder / "r", overrides=[f"evaluation.limit={limit}"])
-        assert [remark.split(": ")[0] for remark in check_before_run(prepared, run=False)] == remarked
+        assert [remark.split(": ")[0] for remark in check_before_run(prepared, about_to_run=False)] == remarked
     (said,) = results_versions("lm_eval:tiny_sums").values()
     assert cell.identity.versions["lm_eval:tiny_sums"] == said
     (folder / "other").mkdir()

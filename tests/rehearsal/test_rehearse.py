@@ -117,7 +117,7 @@ def taken_key(raw: dict[str, Any], place: Path) -> None:
     """The results hold another cell under the key of one of these."""
     (place / "first.yaml").write_text(yaml.safe_dump(raw))
     prepared = prepare_named(str(place / "first.yaml"), place / "results")
-    cell = prepared.every[0]
+    cell = prepared.all_cells[0]
     mark_state(prepared.folder / cell.key, msgspec.structs.replace(manifest_of(cell), regime="luffy"), "done")
 
 

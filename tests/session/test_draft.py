@@ -23,7 +23,7 @@ from harness.errors import DataError, PluginError, UsageError
 from harness.session.policy import base_folder
 from harness.session.single.levels import _of_like_length
 from harness.session.suite.draft import USUAL, draft_by_trial
-from harness.session.suite.draft_text import SIZES, Findings, write_draft
+from harness.session.suite.draft_text import SETTINGS_BY_SIZE, Findings, write_draft
 from harness.session.suite.draft_time import STEPS, measure_pace
 from harness.session.suite.draft_trial import DraftTrial, TriedLevel, choose_settings, try_models
 from harness.session.suite.preflight import check_before_run
@@ -75,8 +75,13 @@ def test_the_largest_model_decides(tmp_path: Path, config: dict[str, int], engin
     small = folder(tmp_path / "small", LlamaConfig(**SMALL))
     suite = written((small, folder(tmp_path / "other", Qwen2Config(**config))), "gsm8k")
     assert suite.engine == engine
-    assert suite.training.learning_rate == (SIZES[size].adapters if size == 1 else SIZES[size].rate)
-    assert (suite.training.prompts, suite.training.rollouts) == (SIZES[size].prompts, SIZES[size].rollouts)
+    assert suite.training.learning_rate == (
+        SETTINGS_BY_SIZE[size].lora_rate if size == 1 else SETTINGS_BY_SIZE[size].full_rate
+    )
+    assert (suite.training.prompts, suite.training.rollouts) == (
+        SETTINGS_BY_SIZE[size].prompts,
+        SETTINGS_BY_SIZE[size].rollouts,
+    )
     assert suite.evaluation.tasks == ["gsm8k"]
     assert suite.training.max_new_tokens == suite.evaluation.max_new_tokens
 
@@ -104,11 +109,11 @@ def test_the_file_prepares_and_the_check_before_a_run_has_nothing_to_remark(
     prepared = prepare_named(str(file), tmp_path / "results", overrides=["regimes=[independent]"])
     assert len(prepared.cells) == 3
     monkeypatch.setattr("harness.engines.vocabulary.check_weights", lambda folder: None)
-    assert check_before_run(prepared, run=False) == []
+    assert check_before_run(prepared, about_to_run=False) == []
     raw = prepare_named(
         str(file), tmp_path / "results", overrides=["regimes=[independent]", "groups[0].policies[0].style=raw"]
     )
-    (remark,) = check_before_run(raw, run=False)
+    (remark,) = check_before_run(raw, about_to_run=False)
     assert remark.startswith(
         "groups[0].policies[0].style: smol-instruct is asked micro questions without a word on the box"
     )
@@ -254,7 +259,9 @@ def test_the_step_is_timed_without_a_supervised_start(tmp_path: Path, monkeypatc
 def test_what_cannot_be_tried_is_drafted_and_says_why(pair: tuple[str, str], tmp_path: Path) -> None:
     text = draft_by_trial(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
     assert "#   Not measured on this machine: micro/llama has no weights before its first run." in text
-    assert Suite.model_validate(yaml.safe_load(text)).training.steps > SIZES[0].steps, "the time is known all the same"
+    assert Suite.model_validate(yaml.safe_load(text)).training.steps > SETTINGS_BY_SIZE[0].steps, (
+        "the time is known all the same"
+    )
 
 
 def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
@@ -267,7 +274,7 @@ def test_what_does_not_fit_this_machine_has_the_steps_of_its_size(
     text = draft_by_trial(("micro/llama", "micro/qwen"), "micro", "pair", tmp_path / "pair.yaml", 30)
     assert "steps are by the models' size: no node has 1 TB\n" in text
     assert "minutes on this machine" not in text
-    assert Suite.model_validate(yaml.safe_load(text)).training.steps == SIZES[0].steps
+    assert Suite.model_validate(yaml.safe_load(text)).training.steps == SETTINGS_BY_SIZE[0].steps
 
 
 def trials(level: str, *right: float, cut: float = 0.0, tokens: int = 20) -> list[TriedLevel]:
@@ -326,7 +333,7 @@ def test_a_short_time_takes_fewer_regimes_then_seeds_then_questions(tmp_path: Pa
     assert ([r.name for r in suite.regimes], suite.seeds) == (["independent", "sgt"], [1, 2])
     assert suite.training.steps == STEPS[0]
     assert "Fewer than 16 steps show nothing. Give more time: --minutes " in text
-    assert (suite.training.prompts, suite.evaluation.limit) == (SIZES[0].prompts // 2, 60)
+    assert (suite.training.prompts, suite.evaluation.limit) == (SETTINGS_BY_SIZE[0].prompts // 2, 60)
     fewer = "independent and sgt on 2 seeds, half the questions a step"
     assert f"{fewer}: with independent, naive, sgt and hacpo on 3" in text
 

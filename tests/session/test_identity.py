@@ -173,7 +173,7 @@ def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
         name, overrides = "tuned_small", ["tune.groups[0].policies=[{name: octo, model: maker/octo}]"]
         overrides += ["regimes=[independent]", "tune.transfer=false"]
 
-    def downloads(prepared: Prepared, run: bool) -> list[str]:
+    def downloads(prepared: Prepared, about_to_run: bool) -> list[str]:
         if any(policy.model == "maker/octo" for group in prepared.suite.groups for policy in group.policies):
             hub_ref(tmp_path, "d" * 40)
         return []

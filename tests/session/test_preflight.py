@@ -58,7 +58,7 @@ def suite(tmp_path):
 
 
 def remarks(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> list[str]:
-    return check_before_run(prepare_named(file, Path("nowhere"), overrides=overrides, engine=engine), run=run)
+    return check_before_run(prepare_named(file, Path("nowhere"), overrides=overrides, engine=engine), about_to_run=run)
 
 
 def refusal(file: str, *overrides: str, engine: str = "embedded", run: bool = True) -> str:
@@ -352,10 +352,10 @@ def test_a_device_that_is_not_here_is_refused_before_the_bases_are_trained(suite
     file.write_text(file.read_text() + f"engine_options: {{device: {device}}}\n")
     prepared = prepare_named(str(file), tmp_path / "results")
     assert not [
-        remark for remark in check_before_run(prepared, run=False) if device in remark
+        remark for remark in check_before_run(prepared, about_to_run=False) if device in remark
     ]  # planned for another machine
     with pytest.raises(SuiteError, match=rf"engine_options: device: {device}: there is no {device.upper()} device"):
-        check_before_run(prepared, run=True)
+        check_before_run(prepared, about_to_run=True)
 
 
 def test_an_address_is_refused_where_no_cluster_is_joined(suite, tmp_path):

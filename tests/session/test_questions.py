@@ -195,7 +195,7 @@ def test_without_a_tokenizer_a_plan_says_so(suite, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     absent = suite("groups[0].policies[0].model=Qwen/Qwen2.5-0.5B-Instruct")
     words = "; `harness run` fetches and checks them and measures how long questions are, here a prior"
-    assert any(remark.endswith(words) for remark in check_before_run(absent, run=False))
+    assert any(remark.endswith(words) for remark in check_before_run(absent, about_to_run=False))
     (kind,) = plan_for(absent, "2xH100-80G").kinds
     assert {p.sequence for p in kind.layout.policies} == {MICRO_PROMPT_TOKENS["few-shot"] + 30}
 

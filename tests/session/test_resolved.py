@@ -34,7 +34,7 @@ def test_a_plan_looks_each_task_and_model_up_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(resolved, "get_task", counting)
     monkeypatch.setattr(resolved, "load_shape", reading)
     prepared = prepare_named("cross_family", tmp_path).with_states()
-    check_before_run(prepared, run=False, elsewhere=True)
+    check_before_run(prepared, about_to_run=False, elsewhere=True)
     plan = plan_for(prepared, "8xH100-80G")
     assert plan.feasible
     tasks = [str(task) for task in (prepared.suite.training.task, *prepared.suite.evaluation.tasks)]

@@ -48,7 +48,7 @@ def test_shards_share_out_every_cell_and_every_start_checkpoint_once(suite_file,
             len(part.cells) == len(blocks) * len(part.suite.regimes) for part, blocks in zip(parts, whole, strict=True)
         )
         cells = [cell.key for part in parts for cell in part.cells]
-        assert sorted(cells) == sorted(c.key for c in parts[0].every)
+        assert sorted(cells) == sorted(c.key for c in parts[0].all_cells)
         written = [part.keys() for part in parts]
         assert sum(map(len, written)) == len(set().union(*written)) == len(cells) + len(parts[0].bases)
         assert max(map(len, whole)) - min(map(len, whole)) <= 1

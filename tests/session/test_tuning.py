@@ -184,7 +184,7 @@ STEPS = 60
 def _prompts(results: Path, suite: str) -> dict[str, set[str]]:
     """Every question that a suite's stored cells asked: in training as the loop draws them, in evaluation as the journals say."""
     texts: dict[str, set[str]] = {"trained": set(), "evaluated": set()}
-    for cell in prepare_stored(suite, results).every:
+    for cell in prepare_stored(suite, results).all_cells:
         again = to_worker.decode(encoder.encode(job_of(cell, results))).cell
         for step in range(1, STEPS + 1):
             texts["trained"] |= {p.text for p in training_prompts(again, step)}

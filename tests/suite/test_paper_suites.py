@@ -12,7 +12,7 @@ import pytest
 from harness import published
 from harness.errors import SuiteError
 from harness.session.suite.prepare import prepare_named
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.suite.load import find_suite, load_suite
 from harness.tasks.registry import EVALUATION_SETS
 
@@ -34,7 +34,7 @@ SUITES = {
 def test_it_has_valid_options_a_header_and_its_published_rows(name: str, tmp_path: Path) -> None:
     """24.1: with `max_length: 5120` four of them cut answers of 8,196 tokens short."""
     suite, (paper, covered) = load_suite(name), SUITES[name]
-    fill_in_options(suite, str(find_suite(name)))
+    validate_suite(suite, str(find_suite(name)))
     assert "arXiv" in find_suite(name).read_text("utf-8").split("title:")[0]
     assert set(suite.evaluation.tasks) <= set(EVALUATION_SETS)
     longest = suite.evaluation.max_new_tokens or 0

@@ -45,8 +45,8 @@ def prepare_text(folder: Path, text: str) -> Prepared:
 def test_a_limited_variant_has_cells_in_its_groups_alone_and_their_keys_are_as_without_the_limit(
     tmp_path: Path,
 ) -> None:
-    everywhere = {c.label: c.key for c in prepare_text(tmp_path, SUITE.replace(", only_in: [alike]", "")).every}
-    limited = {c.label: c.key for c in prepare_text(tmp_path, SUITE).every}
+    everywhere = {c.label: c.key for c in prepare_text(tmp_path, SUITE.replace(", only_in: [alike]", "")).all_cells}
+    limited = {c.label: c.key for c in prepare_text(tmp_path, SUITE).all_cells}
     assert everywhere.keys() - limited.keys() == {"other/sgt/1", "other/sgt/2"}
     assert limited.items() <= everywhere.items()
 
@@ -57,7 +57,7 @@ def test_a_cell_that_no_suite_asks_for_is_not_missing(tmp_path: Path) -> None:
     ingest_journals(tmp_path / "results")
     with Snapshot(tmp_path / "results") as snapshot:
         missing = {gap.cell: gap.key for gap in missing_cells(snapshot, "claimed")}
-    assert missing == {cell.label: cell.key for cell in prepared.every}
+    assert missing == {cell.label: cell.key for cell in prepared.all_cells}
 
 
 def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they_were_first_stated(
@@ -66,10 +66,10 @@ def test_claims_change_no_key_and_stand_in_the_manifests_with_the_time_when_they
     before = prepare_text(tmp_path, SUITE)
     claimed = f"{SUITE}claims: [{CLAIM}]\n"
     prepared = prepare_text(tmp_path, claimed)
-    assert [cell.key for cell in prepared.every] == [cell.key for cell in before.every]
+    assert [cell.key for cell in prepared.all_cells] == [cell.key for cell in before.all_cells]
 
     before.write_suite_file()
-    first, second, third = prepared.every[:3]
+    first, second, third = prepared.all_cells[:3]
     mark_state(before.folder / first.key, manifest_of(first), "running")
     prepared.write_suite_file()
     stated = read_suite(prepared.folder).claims

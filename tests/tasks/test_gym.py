@@ -234,7 +234,7 @@ def test_a_level_that_has_too_few_questions_is_refused(tmp_path: Path) -> None:
         file.write_text(suite)
         place = "evaluation.tasks\\[0\\]" if "task: micro" in suite else "training.prompts"
         with pytest.raises(SuiteError, match=f"{place}: .*distinct questions asked for, only"):
-            check_before_run(prepare_named(str(file), tmp_path / "r"), run=False)
+            check_before_run(prepare_named(str(file), tmp_path / "r"), about_to_run=False)
     with pytest.raises(DataError, match="distinct questions asked for, only"):
         Gym("gym.gcd:max_value=2,max_numbers=2,min_numbers=2,min_value=1").draw(1, 500)
 

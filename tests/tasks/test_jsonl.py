@@ -200,12 +200,12 @@ def test_training_on_what_is_evaluated_is_refused(tmp_path: Path) -> None:
         (other, "3 of the 100"),
     ):
         with pytest.raises(SuiteError, match=words):
-            check_before_run(prepare_named(str(suite(tmp_path, same, evaluated)), tmp_path / "r"), run=False)
+            check_before_run(prepare_named(str(suite(tmp_path, same, evaluated)), tmp_path / "r"), about_to_run=False)
     micro = get_task("micro")
     write(tmp_path, [{"question": micro.bare(p.text), "answer": 0} for p in micro.documents(None)], "other.jsonl")
     with pytest.raises(SuiteError, match="questions of micro too"):
-        check_before_run(prepare_named(str(suite(tmp_path, other, "micro")), tmp_path / "r"), run=False)
-    remarks = check_before_run(prepare_named(str(suite(tmp_path)), tmp_path / "r"), run=False)
+        check_before_run(prepare_named(str(suite(tmp_path, other, "micro")), tmp_path / "r"), about_to_run=False)
+    remarks = check_before_run(prepare_named(str(suite(tmp_path)), tmp_path / "r"), about_to_run=False)
     assert any("questions for training, " in remark and "held out" in remark for remark in remarks)
 
 

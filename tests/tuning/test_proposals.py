@@ -15,7 +15,7 @@ from running import here
 from harness.errors import SuiteError
 from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.suite.prepare import prepare_named, prepare_suite
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.suite.load import load_suite
 from harness.suite.space import Choice, Range
 from harness.tuning.derived import (
@@ -88,7 +88,7 @@ def test_tpe_finds_the_better_half():
 
 @pytest.fixture
 def suite():
-    return fill_in_options(load_suite("tuned_small"), "tuned_small")
+    return validate_suite(load_suite("tuned_small"), "tuned_small")
 
 
 def test_every_trial_has_the_step_s_number_of_answers(suite):
@@ -114,7 +114,7 @@ def test_where_a_policy_has_rollouts_of_its_own_they_are_not_searched(group):
 
 def test_what_a_variant_trains_otherwise_stays_in_its_trials():
     changes = ["regimes[3]={regime: hacpo, training: {updates: 4, kl: 0.01}}", "tune.training=[learning_rate]"]
-    suite = fill_in_options(load_suite("tuned_small", changes), "tuned_small")
+    suite = validate_suite(load_suite("tuned_small", changes), "tuned_small")
     variant = suite.regimes[3]
     for rate in (suite.training.learning_rate, 5e-4):
         settings = {**settings_as_published(suite, variant), "training.learning_rate": rate}
@@ -127,7 +127,7 @@ def test_a_plan_from_nothing_leaves_out_what_is_done(tmp_path):
     before = here(*plan)[2]
     prepared = prepare_named("tuned_small", tmp_path, overrides=["tune.rungs=[]"])
     trials = prepare_suite(foreseen_suites(prepared.suite)[0], prepared.source, tmp_path, prepared.altered)
-    for cell in trials.every:
+    for cell in trials.all_cells:
         mark_state(trials.folder / cell.key, manifest_of(cell), "done")
     assert "from nothing to the table at most" in before
     assert here(*plan)[2] == before
@@ -135,7 +135,7 @@ def test_a_plan_from_nothing_leaves_out_what_is_done(tmp_path):
 
 def test_a_value_outside_its_range_widens_it():
     raw = load_suite("tuned_small", ["regimes[2]={regime: sgt, lambda: 9.0}", "training.kl=0.5"])
-    suite = fill_in_options(raw, "tuned_small")
+    suite = validate_suite(raw, "tuned_small")
     space = search_space(suite, suite.regimes[2])
     assert space["lambda"].holds(9.0)
     assert space["training.kl"].values == (0.5, 0.0, 1e-3, 1e-2)

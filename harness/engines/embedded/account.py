@@ -44,7 +44,7 @@ START_SECONDS = 1.0  # opening a cell's engines in a worker that is up: a prior
 
 
 def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Device = ONE_CORE) -> Memory:
-    """Of one process at its fullest: all states and references, and the most that one policy adds."""
+    """Return the bytes of one process at its fullest: all states and references, and the most that one policy adds."""
     policies = cell.policies
     states = [trainer_states(policy) for policy in policies]
     references = [weight_bytes(policy.model, policy.precision) for policy in policies if policy.reference]
@@ -63,14 +63,15 @@ def process_memory(cell: CellDemand, micro_tokens: int = MICRO_TOKENS, on: Devic
 
 
 def _working_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
-    """The most that a policy adds to its states, in training, in sampling, or where adapters are merged to be saved."""
+    """Return the most that a policy adds to its states, in training, in sampling, or where adapters are merged to be saved."""
     training = _training_bytes(policy, work, micro_tokens, gpu)
     merged = weight_bytes(policy.model, "fp32") if policy.lora else 0
     return max(training, _sampling_bytes(policy, work), merged)
 
 
 def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu: bool) -> int:
-    """One micro-batch: prompts once, each answer over a copy of its prompt's keys and values; or comparing gradients."""
+    """Return the bytes of one micro-batch in training: prompts once, each answer over a copy of its prompt's keys and values; or
+    comparing gradients."""
     each = work.answer_tokens + work.prompt_tokens / policy.rollouts
     taken = min(work.prompts * policy.rollouts, max(1.0, micro_tokens / each))
     model = policy.model
@@ -97,7 +98,7 @@ def _training_bytes(policy: PolicyDemand, work: Workload, micro_tokens: int, gpu
 
 
 def _sampling_bytes(policy: PolicyDemand, work: Workload) -> int:
-    """Bytes of keys and values while a policy samples, in training or evaluation."""
+    """Count the bytes of keys and values while a policy samples, in training or evaluation."""
     vocab = policy.model.vocab
 
     choice = vocab * (PARTED_CHOICE_BYTES if vocab > BLOCK else CHOICE_BYTES)
@@ -113,20 +114,21 @@ def _sampling_bytes(policy: PolicyDemand, work: Workload) -> int:
 
 
 def _cache_bytes(policy: PolicyDemand, tokens: int) -> int:
-    """Keys and values of so many tokens, in bytes; the engine keeps what a window no longer sees, too."""
+    """Return the keys and values of so many tokens, in bytes; the engine keeps what a window no longer sees, too."""
     of_token = sum(2 * a.layers * a.kv_heads * a.head_dim for a in policy.model.attention)
     return of_token * policy.value_bytes * tokens
 
 
 def cores(cell: CellDemand, most: int) -> int:
-    """How many cores a cell is worth: one, unless a model is large. most: that other processes leave idle."""
+    """Say how many cores a cell is worth: one, unless a model is large. most: that other processes leave idle."""
     if max(p.model.parameters for p in cell.policies) >= LARGE:
         return max(1, min(most, MOST_CORES))
     return 1
 
 
 def phases(cell: CellDemand, on: Device) -> PhaseSeconds:
-    """Decoding takes bandwidth or operations, training operations, and each pass its layers' own time."""
+    """Predict the seconds of each phase. Decoding takes bandwidth or operations, training operations, and each pass its layers'
+    own time."""
     each = [_seconds_of_phases(policy, cell.workload, on) for policy in cell.policies]
     summed: dict[str, float] = {}
     for name in PhaseSeconds.__struct_fields__:
@@ -136,19 +138,19 @@ def phases(cell: CellDemand, on: Device) -> PhaseSeconds:
 
 
 def with_portable_speed(core: Device) -> Device:
-    """The core as it is under `numerics: portable`."""
+    """Return the core as it is under `numerics: portable`."""
     slower = {name: getattr(core, name) / PORTABLE for name in ("train", "score", "read")}
     return replace(core, **slower, layer=core.layer * PORTABLE)
 
 
 def busy_share(cell: CellDemand, on: Device) -> float:
-    """Share of a cell's seconds in which a GPU does not wait for a layer to be started."""
+    """Return the share of a cell's seconds in which a GPU does not wait for a layer to be started."""
     without_starts = phases(cell, replace(on, layer=0.0)).total - START_SECONDS
     return without_starts / phases(cell, on).total
 
 
 def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> PhaseSeconds:
-    """Seconds of each phase of a cell, for one policy on this device."""
+    """Predict the seconds of each phase of a cell, for one policy on this device."""
     pace = _Pace(policy, work, _with_precision(on, policy))
     own = work.prompts * policy.rollouts
     rollouts_of_step = pace.generate(own, work.prompts, work.answer_tokens)
@@ -167,7 +169,7 @@ def _seconds_of_phases(policy: PolicyDemand, work: Workload, on: Device) -> Phas
 
 
 def _with_precision(on: Device, policy: PolicyDemand) -> Device:
-    """The device as it computes at the policy's precision: peaks are stated of a GPU in bf16, of a core in fp32."""
+    """Return the device as it computes at the policy's precision: peaks are stated of a GPU in bf16, of a core in fp32."""
     half = policy.precision == "bf16"
     factor: float = 1
     if on.gpu and not half:
@@ -191,7 +193,7 @@ class _Pace:
         return self.on.layer * self.policy.model.layers
 
     def generate(self, answers: int, prompts: int, longest: int) -> float:
-        """Of so many answers of at most `longest` tokens to so many prompts."""
+        """Predict the seconds of so many answers of at most `longest` tokens to so many prompts."""
         if not answers:
             return 0.0
         policy = self.policy
@@ -210,20 +212,20 @@ class _Pace:
         return decode + positions * self.layers + prefill
 
     def score(self, answers: float) -> float:
-        """Of the log-probabilities of so many answers."""
+        """Predict the seconds of the log-probabilities of so many answers."""
         tokens = self._tokens_of(answers)
         passes = max(1.0, tokens / MICRO_TOKENS) if answers else 0.0
         return score_seconds(self.policy.model, tokens, self.work.mean_sequence, self.on) + passes * self.layers
 
     def train(self, answers: float) -> float:
-        """Of the updates on so many answers."""
+        """Predict the seconds of the updates on so many answers."""
         tokens = self._tokens_of(answers)
         passes = max(1.0, tokens / MICRO_TOKENS)
         starts = 3 * self.layers * passes  # forward once, backward twice
         return train_seconds(self.policy, tokens, self.work.mean_sequence, self.on, self.policy.checkpointing) + starts
 
     def _tokens_of(self, answers: float) -> float:
-        """Tokens that go through the model: answers of the mean length, and each prompt once."""
+        """Return the tokens that go through the model: answers of the mean length, and each prompt once."""
         work = self.work
         of_answers = answers * work.mean * work.answer_tokens
         return of_answers + min(answers, work.prompts) * work.prompt_tokens

@@ -1,13 +1,13 @@
 """Decoding layers of the engine's own: one new token for each row, over the kept keys and values of the earlier ones.
 
 Sampling calls a model once for every token. A call of transformers' layers passes through some hundred Python functions that have
-nothing to do for one token a row: wrappers that fill in settings, modules that compute rotary tables anew, copies of all keys where
-several queries share a head. Here a step is plain functions over the model's own weights. They do the same operations on the same
-numbers in the same order, so that logits are the same to the bit.
+nothing to do for one token a row: wrappers that fill in settings, modules that compute rotary tables anew, copies of all keys
+where several queries share a head. Here a step is plain functions over the model's own weights. They do the same operations on
+the same numbers in the same order, so that logits are the same to the bit.
 
 On an EPYC of 2022, 64 and 128 answers at once: 1.4 and 1.3 times as many tokens a CPU-second from a micro Llama, 1.6 and 1.4 from
-a Qwen 3, 1.15 from a GPT-NeoX, 1.1 from a GPT-2, whose products are larger; 1.0 to 1.1 from 1,024 answers. The rest of the time is
-attention's kernel, products, and choosing tokens.
+a Qwen 3, 1.15 from a GPT-NeoX, 1.1 from a GPT-2, whose products are larger; 1.0 to 1.1 from 1,024 answers. The rest of the time
+is attention's kernel, products, and choosing tokens.
 
 Only architectures that are written out below are decoded here, and only with settings that are named here (`decoder_of`). When a
 model is opened, a step is computed both ways (`agrees_with_model`). Every other model, and everything but decoding, is
@@ -69,8 +69,8 @@ Map = Callable[[Tensor], Tensor]
 
 
 def decoder_of(model: PreTrainedModel, capacity: int) -> Decode | None:
-    """The model's decoding step for positions below `capacity`, over its weights as they are now; None where transformers is to
-    decode."""
+    """Return the model's decoding step for positions below `capacity`, over its weights as they are now; None where transformers
+    is to decode."""
     build = _BUILDERS.get(type(model))
     if build is None or model.device.type != "cpu" or model.dtype not in ALLOWED:
         return None
@@ -120,7 +120,7 @@ def agrees_with_model(model: PreTrainedModel) -> bool:
 def decode_by_transformers(
     model: PreTrainedModel, token: Int64[Tensor, "B"], position: Int64[Tensor, "B"], masks: Masks, cache: Cache
 ) -> Float[Tensor, "B V"]:
-    """A decoding step of any architecture (`Decode`)."""
+    """Make a decoding step of any architecture (`Decode`)."""
     made = model(
         input_ids=token[:, None],
         attention_mask=masks,
@@ -133,7 +133,7 @@ def decode_by_transformers(
 
 
 def _rotary_settings(config: Any) -> Sequence[dict[str, Any]]:
-    """The settings of each of the model's rotary tables; none for a model with learnt positions."""
+    """Return the settings of each of the model's rotary tables; none for a model with learnt positions."""
     settings = getattr(config, "rope_parameters", None)
     if settings is None:
         return []
@@ -146,14 +146,15 @@ def _rotary_settings(config: Any) -> Sequence[dict[str, Any]]:
 
 
 def _linear_map_of(module: nn.Module) -> Map:
-    """A linear layer as a function. A module of another class, as adapters are, is called as it is."""
+    """Return a linear layer as a function. A module of another class, as adapters are, is called as it is."""
     if type(module) is not nn.Linear or "forward" in vars(module):
         return module
     return partial(linear, weight=module.weight, bias=module.bias)
 
 
 def _norm_map_of(module: Any) -> Map:
-    """RMSNorm (Zhang and Sennrich, arXiv 1910.07467), in fp32 without the module's conversions; another precision by the module."""
+    """Return RMSNorm (Zhang and Sennrich, arXiv 1910.07467), in fp32 without the module's conversions; another precision by the
+    module."""
     if module.weight.dtype != torch.float32:
         by_itself: Map = module
         return by_itself
@@ -170,7 +171,8 @@ def _normalise_fp32(weight: Float[Tensor, "D"], eps: float, hidden: Float[Tensor
 class Angles(NamedTuple):
     """Each row's angles of rotary position embeddings (Su et al., arXiv 2104.09864).
 
-    The sine's first half has the other sign. So halves are exchanged without negating one, as transformers does; bits are the same.
+    The sine's first half has the other sign. So halves are exchanged without negating one, as transformers does; bits are the
+    same.
     """
 
     cosine: Float[Tensor, "B 1 D"]
@@ -182,7 +184,8 @@ class Angles(NamedTuple):
 
 
 class Rotary:
-    """The angles of positions 0, 1, ..., computed once by the model's own module. kind: which of its tables, if it has several."""
+    """The angles of positions 0, 1, ..., computed once by the model's own module. kind: which of its tables, if it has
+    several."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype, capacity: int, **kind: str) -> None:
         cosine, sine = module(torch.empty(0, dtype=dtype), torch.arange(capacity)[None], **kind)
@@ -202,7 +205,8 @@ def _attend_to_all(
     values: Float[Tensor, "B S K D"],
     mask: Float[Tensor, "B 1 1 K"],
 ) -> Float[Tensor, "B E"]:
-    """One query a row and head over all keys. Heads that share keys read them where they lie, as rows of a batch of B * S."""
+    """Attend from one query a row and head to all keys. Heads that share keys read them where they lie, as rows of a batch of B *
+    S."""
     rows, heads, width = query.shape
     if module.config._attn_implementation == GROUPED:
         mixed, _ = attend_in_groups(module, query[:, :, None], keys, values, mask, scaling=module.scaling)
@@ -219,7 +223,7 @@ def _attend_to_all(
 
 
 def _llama_decoder(model: Any, capacity: int) -> Decode:
-    """Llama, Mistral, Qwen 2, Qwen 3 and Gemma 3: each layer has attention, then a gated MLP."""
+    """Make the step of Llama, Mistral, Qwen 2, Qwen 3 and Gemma 3: each layer has attention, then a gated MLP."""
     base = model.model
     layers = [GatedLayer(layer, number) for number, layer in enumerate(base.layers)]
     several = isinstance(model, Gemma3ForCausalLM)  # a table for each kind of layer
@@ -243,13 +247,13 @@ def _llama_decoder(model: Any, capacity: int) -> Decode:
 
 
 def _mask_for(masks: Masks, kind: str) -> Float[Tensor, "B 1 1 K"]:
-    """The mask of a kind of layer."""
+    """Return the mask of a kind of layer."""
     return masks if isinstance(masks, Tensor) else masks[kind]
 
 
 class GatedLayer:
-    """Attention with rotary embeddings, then a gated MLP (Shazeer, arXiv 2002.05202), each on a normalised input. Gemma normalises
-    what they give, too."""
+    """Attention with rotary embeddings, then a gated MLP (Shazeer, arXiv 2002.05202), each on a normalised input. Gemma
+    normalises what they give, too."""
 
     def __init__(self, layer: Any, number: int) -> None:
         attention = layer.self_attn
@@ -281,6 +285,7 @@ class GatedLayer:
     def run(
         self, hidden: Float[Tensor, "B D"], angles: Angles, mask: Float[Tensor, "B 1 1 K"], cache: Cache
     ) -> Float[Tensor, "B D"]:
+        """Take hidden states through one layer, at one position of each row."""
         mixed = self._attend(self._before_attention(hidden), angles, mask, cache)
         if self._after_attention is not None:
             mixed = self._after_attention(mixed)
@@ -294,6 +299,7 @@ class GatedLayer:
     def _attend(
         self, given: Float[Tensor, "B D"], angles: Angles, mask: Float[Tensor, "B 1 1 K"], cache: Cache
     ) -> Float[Tensor, "B D"]:
+        """Attend from each row's new token to all before it, whose keys and values the cache holds."""
         rows = len(given)
         width = self._attention.head_dim
         query = self._query(given).view(rows, -1, width)
@@ -309,7 +315,8 @@ class GatedLayer:
 
 
 def _neox_decoder(model: Any, capacity: int) -> Decode:
-    """GPT-NeoX and Pythia, whose heads may be rotated in part, and whose attention and MLP may both read a layer's input."""
+    """Make the step of GPT-NeoX and Pythia, whose heads may be rotated in part, and whose attention and MLP may both read a
+    layer's input."""
     base = model.gpt_neox
     rotary = Rotary(base.rotary_emb, model.dtype, capacity)
     parallel = model.config.use_parallel_residual
@@ -346,7 +353,7 @@ def _neox_decoder(model: Any, capacity: int) -> Decode:
 
 
 def _gpt2_decoder(model: Any, capacity: int) -> Decode:
-    """GPT-2, with learnt positions."""
+    """Make the step of GPT-2, with learnt positions."""
     base = model.transformer
     head = _linear_map_of(model.lm_head)
 

@@ -53,7 +53,7 @@ class EmbeddedEngine:
         numerics: Numerics | None = None,
         ends_are_one: bool = True,
     ) -> None:
-        """ends_are_one: as `Backend.ends_are_one`."""
+        """Open a policy's weights. ends_are_one: as `Backend.ends_are_one`."""
         if threads:
             torch.set_num_threads(threads)
         if numerics == "portable":
@@ -97,6 +97,7 @@ class EmbeddedEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
+        """Sample answers, chunk by chunk, as many at once as keys and values have room for; a chunk changes no answer."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         group = seeds.shape[1]
         samples: list[list[Sample]] = [[] for _ in prompts]
@@ -126,6 +127,7 @@ class EmbeddedEngine:
     def score(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
+        """Score answers, each distinct prompt encoded once; an empty answer has no scores, and no pass."""
         ids, place = self._encode_distinct(prompts)
         scores = [np.zeros(0, np.float32) for _ in answers]
         asked = [index for index, answer in enumerate(answers) if len(answer)]
@@ -136,6 +138,7 @@ class EmbeddedEngine:
         return scores
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """Make one step's updates, and count each of them as a version of the policy."""
         ids, place = self._encode_distinct(prompts)
 
         def forward(answers: Sequence[TermAnswer]) -> Iterator[tuple[list[int], list[Tensor], int]]:
@@ -150,6 +153,8 @@ class EmbeddedEngine:
         return report
 
     def save(self, folder: Path) -> None:
+        """Save an ordinary model folder, with the optimiser's state beside it."""
+
         def fill(new: Path) -> None:
             if self._lora:
                 adapters.save_adapters(self.model, new)
@@ -162,7 +167,7 @@ class EmbeddedEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """Without an optimiser's state (a finished cell's), with a fresh one."""
+        """Take up a checkpoint; one without an optimiser's state (a finished cell's) with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         policy = self._open(self._folder if self._lora else folder, precision=self.precision)
         if self._lora:
@@ -187,7 +192,7 @@ class EmbeddedEngine:
             torch.cuda.empty_cache()
 
     def _masters_of_model(self) -> Masters:
-        """The optimiser with its fp32 masters, made at the first update."""
+        """Return the optimiser with its fp32 masters, made at the first update."""
         if self._masters is None:
             self._masters = Masters(self.model)
         return self._masters
@@ -195,7 +200,7 @@ class EmbeddedEngine:
     def _run_passes(
         self, ids: Sequence[list[int]], requests: Sequence[ScoreRequest]
     ) -> Iterator[tuple[list[int], list[Tensor], int]]:
-        """Forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
+        """Yield forward passes over `requests`, as many at once as `micro_tokens` allows: indices, log-probabilities in nats, and
         tokens that went through the model."""
         policy = self._policy
         passed = 0
@@ -217,17 +222,18 @@ class EmbeddedEngine:
             yield piece, logprobs, tokens
 
     def _make_request(self, prompt: int, tokens: Int32[np.ndarray, "T"]) -> ScoreRequest:
-        """An answer to the prompt of this index, with ids that the model has. Raises EngineError for others."""
+        """Make the request of an answer to the prompt of this index, with ids that the model has. Raises EngineError for
+        others."""
         return ScoreRequest(prompt, self._vocabulary.checked(tokens).tolist())
 
     def _encode_distinct(self, prompts: Sequence[Prompt]) -> tuple[list[list[int]], dict[str, int]]:
-        """The ids of each distinct prompt, and the place of each prompt by its id."""
+        """Return the ids of each distinct prompt, and the place of each prompt by its id."""
         distinct = {prompt.id: prompt for prompt in prompts}
         place = {prompt: index for index, prompt in enumerate(distinct)}
         return [self._vocabulary.model_ids(p) for p in distinct.values()], place
 
     def _cut_chunks(self, ids: Sequence[list[int]], group: int, max_new_tokens: int) -> Iterator[list[int]]:
-        """Batches whose keys and values fit `CACHE_BYTES`, longest first."""
+        """Cut requests into batches whose keys and values fit `CACHE_BYTES`, longest first."""
         order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
         while order:
             row = (len(ids[order[0]]) + max_new_tokens) * self._policy.cache_bytes
@@ -237,11 +243,11 @@ class EmbeddedEngine:
 
 
 def _refuse_unportable(folder: Path, precision: Precision, device: str) -> None:
-    """Raises EngineError where digits depend on the machine: in bf16, and on a GPU."""
+    """Refuse portable numerics where digits depend on the machine: in bf16, and on a GPU."""
     if (device, precision) != ("cpu", "fp32"):
         raise EngineError(f"{folder}: {precision} on {device}; numerics: portable needs device: cpu, dtype: fp32")
 
 
 def _shapes_of_parameters(model: PreTrainedModel) -> dict[str, torch.Size]:
-    """The shape of each parameter, by name."""
+    """Return the shape of each parameter, by name."""
     return {name: parameter.shape for name, parameter in model.named_parameters()}

@@ -61,7 +61,7 @@ def build_tokenizer(family: str) -> PreTrainedTokenizerFast:
 
 
 def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """Freshly initialised (fp32, std 0.05). Leaves torch's global generator untouched."""
+    """Build a model, freshly initialised (fp32, std 0.05). Leaves torch's global generator untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def build_model(family: str, seed: int, tokenizer: PreTrainedTokenizerFast) -> P
 
 
 def write_corpus(seed: int, texts: int) -> list[str]:
-    """Prompts plain and hinted, answers direct and by chain of thought."""
+    """Write a corpus of prompts plain and hinted, answers direct and by chain of thought."""
     rng = Random(seed)
     skills = list(SKILLS.values())
     lines = []
@@ -87,11 +87,12 @@ def write_corpus(seed: int, texts: int) -> list[str]:
 
 @cache
 def _train_tokenizer(family: str) -> str:
-    """A family's tokenizer as JSON, trained on texts of the micro task."""
+    """Return a family's tokenizer as JSON, trained on texts of the micro task."""
     return str(FAMILIES[family].train_tokenizer(write_corpus(seed=0, texts=_CORPUS_TEXTS)).to_str())
 
 
 def _byte_level_bpe(texts: list[str]) -> Tokenizer:
+    """Train byte-level BPE that splits numbers into pairs of digits."""
     tokenizer = Tokenizer(models.BPE(unk_token=None))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -108,6 +109,7 @@ def _byte_level_bpe(texts: list[str]) -> Tokenizer:
 
 
 def _single_digit_bpe(texts: list[str]) -> Tokenizer:
+    """Train BPE that splits numbers into single digits, with an unknown token in place of bytes."""
     tokenizer = Tokenizer(models.BPE(unk_token=_UNK))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), _make_metaspace()]
@@ -139,8 +141,8 @@ def _train_unigram(texts: list[str]) -> Tokenizer:
 
 
 def _train_wordpiece(texts: list[str]) -> Tokenizer:
-    """WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which WordPiece's decoder
-    guesses."""
+    """Train WordPiece by our own means, since WordPieceTrainer's result varies between processes. Metaspace keeps spaces, which
+    WordPiece's decoder guesses."""
     pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\d+"), "isolated"), _make_metaspace()])
     words = Counter(piece for text in texts for piece, _ in pre_tokenizer.pre_tokenize_str(text))
     stems: Counter[str] = Counter()
@@ -165,7 +167,7 @@ def _by_frequency(pieces: Counter[str]) -> list[tuple[str, int]]:
 
 
 def _make_metaspace() -> pre_tokenizers.Metaspace:
-    """The pre-tokenizer that writes blanks as a mark, never before the first word."""
+    """Return the pre-tokenizer that writes blanks as a mark, never before the first word."""
     return pre_tokenizers.Metaspace(prepend_scheme="never")
 
 

@@ -36,8 +36,8 @@ def attend_in_groups(
     softcap: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """(B, H, Q, D) queries over (B, H / n, K, D) keys and (B, H / n, K, V) values. Longer sequences go to torch's kernel, slower
-    on a CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
+    """Attend from (B, H, Q, D) queries to (B, H / n, K, D) keys and (B, H / n, K, V) values. Longer sequences go to torch's
+    kernel, slower on a CPU, which keeps no scores for the backward pass. softcap: bounds the scores."""
     batch, heads, queries, width = query.shape
     shared, keys = key.shape[1:3]
     together = query.reshape(batch, shared, heads // shared * queries, width)  # (B, H / n, n Q, D)
@@ -81,13 +81,13 @@ def _gains_by_packing(weight: Tensor) -> bool:
 
 
 def _multiply_packed(weight: Tensor, bias: Tensor | None, inputs: Tensor) -> Tensor:
-    """A linear layer's outputs, from weights that were laid out anew."""
+    """Return a linear layer's outputs, from weights that were laid out anew."""
     return _onednn._linear_pointwise(inputs, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 def install_recomputation(model: PreTrainedModel) -> None:
-    """Checkpointing (Chen et al., arXiv 1604.06174) that keeps a prefix's keys and values, which transformers' own drops. Raises
-    EngineError where no layers allow it."""
+    """Install checkpointing (Chen et al., arXiv 1604.06174) that keeps a prefix's keys and values, which transformers' own drops.
+    Raises EngineError where no layers allow it."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         raise EngineError(f"no layers that allow checkpointing ({model.config.model_type})")
@@ -96,7 +96,7 @@ def install_recomputation(model: PreTrainedModel) -> None:
 
 
 def _run_checkpointed(forward: Callable[..., Any], hidden: Tensor, *rest: Any, **given: Any) -> Any:
-    """A layer that keeps its inputs alone and is computed again in the backward pass."""
+    """Return a layer that keeps its inputs alone and is computed again in the backward pass."""
     if not torch.is_grad_enabled():
         return forward(hidden, *rest, **given)
     return checkpoint(forward, hidden, *rest, use_reentrant=False, preserve_rng_state=False, **given)
@@ -109,7 +109,8 @@ Masks = Tensor | Mapping[str, Tensor]  # one, or one for each kind of layer
 
 
 def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
-    """Window in tokens, None for all; "" where the config names no kinds. Raises EngineError for others."""
+    """Return the window in tokens of each kind of layer, None for all; "" where the config names no kinds. Raises EngineError for
+    others."""
     config = config.get_text_config()
     window = getattr(config, "sliding_window", None)
     named = set(getattr(config, "layer_types", None) or ())
@@ -124,14 +125,14 @@ def kinds_of_layers(config: PretrainedConfig) -> dict[str, int | None]:
 
 
 def by_layer(mask: Float[Tensor, "B 1 Q K"], kinds: Mapping[str, int | None]) -> Masks:
-    """The mask as transformers takes it: one where all layers are alike, else one for each kind, by its window."""
+    """Return the mask as transformers takes it: one where all layers are alike, else one for each kind, by its window."""
     if len(kinds) == 1:
         return hide_beyond_window(mask, *kinds.values())
     return {kind: hide_beyond_window(mask, window) for kind, window in kinds.items()}
 
 
 def hide_beyond_window(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Float[Tensor, "B 1 Q K"]:
-    """Hides keys that lie `window` or more before the query."""
+    """Hide keys that lie `window` or more before the query."""
     queries, keys = mask.shape[2:]
     if window is None or keys <= window:
         return mask
@@ -142,7 +143,7 @@ def hide_beyond_window(mask: Float[Tensor, "B 1 Q K"], window: int | None) -> Fl
 def left_pad(
     prompts: Sequence[Sequence[int]], device: torch.device, dtype: torch.dtype
 ) -> tuple[Int64[Tensor, "P L"], Float[Tensor, "P L"]]:
-    """Prompt ids, and 0 at tokens, the lowest number of `dtype` elsewhere."""
+    """Return prompt ids, and 0 at tokens, the lowest number of `dtype` elsewhere."""
     width = max(map(len, prompts))
     padded: list[list[int]] = []
     is_padding: list[list[bool]] = []
@@ -156,17 +157,18 @@ def left_pad(
 
 
 def positions_of(padding: Float[Tensor, "P L"]) -> Int64[Tensor, "P L"]:
-    """Each token's place in its prompt, from 0; 0 at padding."""
+    """Return each token's place in its prompt, from 0; 0 at padding."""
     return ((padding == 0).cumsum(1) - 1).clamp(min=0)
 
 
 def causal_mask(padding: Float[Tensor, "P L"]) -> Float[Tensor, "P 1 L L"]:
-    """Additive masks for prompts: what came before, but padding."""
+    """Return additive masks for prompts: what came before, but padding."""
     return torch.minimum(_look_ahead(padding.shape[1], padding), padding[:, None, None, :])
 
 
 def mask_behind_prefix(padding: Float[Tensor, "B L"], width: int) -> Float[Tensor, "B 1 W L+W"]:
-    """Additive masks for answers behind their prompts: all of the prompt but its padding, and of the answer what came before."""
+    """Return additive masks for answers behind their prompts: all of the prompt but its padding, and of the answer what came
+    before."""
     rows = padding.shape[0]
     of_prompt = padding[:, None, None, :].expand(rows, 1, width, -1)  # (B, 1, W, L)
     of_answer = _look_ahead(width, padding).expand(rows, 1, width, width)  # (B, 1, W, W)
@@ -174,5 +176,5 @@ def mask_behind_prefix(padding: Float[Tensor, "B L"], width: int) -> Float[Tenso
 
 
 def _look_ahead(width: int, like: Tensor) -> Float[Tensor, "W W"]:
-    """An additive mask that hides what comes later."""
+    """Return an additive mask that hides what comes later."""
     return like.new_full((width, width), torch.finfo(like.dtype).min).triu(1)

@@ -152,7 +152,7 @@ def _guard_positions(model: PreTrainedModel, config: PretrainedConfig, policy: s
 
 
 def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], named: dict[str, Any]) -> None:
-    """torch itself would end in an IndexError, CUDA altogether."""
+    """Check that a model has positions for these ids, where torch itself would end in an IndexError, CUDA altogether."""
     if int(named.get("position_ids", given[0]).max()) >= most:
         raise EngineError(
             f"{policy}: a question and its answer take more than the {most:,} positions that the model has"
@@ -160,7 +160,7 @@ def _check_positions(policy: str, most: int, _: Any, given: tuple[Tensor, ...], 
 
 
 def check_layers(folder: Path, config: PretrainedConfig) -> None:
-    """Raises EngineError, by name, for layers that this engine cannot run."""
+    """Refuse layers that this engine cannot run. Raises EngineError, with their names."""
     kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     try:
         kinds_of_layers(config)

@@ -44,6 +44,8 @@ class Prefix:
         self.rows = rows
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Keep a layer's keys and values of prompts, or put each answer's own behind those of its prompt. Transformers calls it
+        in each layer."""
         if self.rows is None:
             if layer == len(self.layers):  # else checkpointing repeats the layer
                 self.layers.append((keys, values))
@@ -138,8 +140,8 @@ def _fill_buckets(
 class _ReadPrompts:
     """Prompts that have gone through the model.
 
-    padding: (P, L), as of `left_pad`. prefix: their keys and values. last: (P, 1, D) hidden states that predict the first token of
-    each answer."""
+    padding: (P, L), as of `left_pad`. prefix: their keys and values. last: (P, 1, D) hidden states that predict the first token
+    of each answer."""
 
     padding: Float[Tensor, "P L"]
     prefix: Prefix
@@ -174,7 +176,7 @@ def _read_answers(
 def _hidden_of_bucket(
     model: PreTrainedModel, read: _ReadPrompts, bucket: _Bucket, inputs: Mapping[str, Tensor]
 ) -> Float[Tensor, "B T D"]:
-    """Hidden states that predict each token of a bucket's answers."""
+    """Return the hidden states that predict each token of a bucket's answers."""
     first = read.last[bucket.rows]  # (B, 1, D)
     later = _read_answers(model, read, bucket, inputs)
     return first if later is None else torch.cat([first, later], dim=1)
@@ -188,7 +190,7 @@ def _logits_of_bucket(
     bucket: _Bucket,
     inputs: Mapping[str, Tensor],
 ) -> Float[Tensor, "B T V"]:
-    """Logits that predict each token of a bucket's answers. opened: those of first tokens, made once a prompt."""
+    """Return the logits that predict each token of a bucket's answers. opened: those of first tokens, made once a prompt."""
     first = opened[bucket.rows]  # (B, 1, V)
     later = _read_answers(model, read, bucket, inputs)
     return first if later is None else torch.cat([first, head.logits(later)], dim=1)
@@ -206,7 +208,7 @@ def _last_hidden(
 
 
 def _without_padding(blocks: Sequence[Tensor], buckets: Sequence[_Bucket]) -> list[Tensor]:
-    """The rows of all blocks one after another, each cut to its answer's length. blocks: (B, T, ...), one a bucket."""
+    """Return the rows of all blocks one after another, each cut to its answer's length. blocks: (B, T, ...), one a bucket."""
     rows: list[Tensor] = []
     for block, bucket in zip(blocks, buckets, strict=True):
         rows += [block[row, :size] for row, size in enumerate(bucket.sizes)]
@@ -214,7 +216,7 @@ def _without_padding(blocks: Sequence[Tensor], buckets: Sequence[_Bucket]) -> li
 
 
 def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[Tensor, "B T"]:
-    """Token ids with zeros behind shorter answers; the first answer is the longest."""
+    """Put token ids into one rectangle, with zeros behind shorter answers; the first answer is the longest."""
     width = len(answers[0])
     padded = []
     for answer in answers:
@@ -224,8 +226,8 @@ def _right_pad(answers: Sequence[Sequence[int]], device: torch.device) -> Int64[
 
 
 def _inputs_of_blocks(model: PreTrainedModel, blocks: Sequence[Tensor], at_once: bool) -> list[dict[str, Tensor]]:
-    """What the model takes for each block of ids (B, T): the ids, or their embeddings. at_once: one look-up for all, as each one's
-    gradient has the vocabulary's size."""
+    """Return what the model takes for each block of ids (B, T): the ids, or their embeddings. at_once: one look-up for all, as
+    each one's gradient has the vocabulary's size."""
     if not at_once:
         return [{"input_ids": block} for block in blocks]
     look_up = model.get_input_embeddings()
@@ -240,7 +242,7 @@ def _inputs_of_blocks(model: PreTrainedModel, blocks: Sequence[Tensor], at_once:
 
 
 def buckets_by_length(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices, longest first, in buckets of similar length."""
+    """Return indices, longest first, in buckets of similar length."""
     cut: list[list[int]] = []
     longest = padding = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -256,7 +258,7 @@ def buckets_by_length(lengths: Sequence[int]) -> list[list[int]]:
 def cut_into_microbatches(
     prompts: Sequence[Sequence[int]], requests: Sequence[ScoreRequest], budget: int
 ) -> Iterator[list[int]]:
-    """Indices of requests, in order, cut where a piece would exceed `budget` tokens."""
+    """Yield indices of requests, in order, cut where a piece would exceed `budget` tokens."""
     piece: list[int] = []
     seen: set[int] = set()
     tokens = 0

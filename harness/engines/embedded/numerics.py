@@ -34,7 +34,8 @@ OPENBLAS = ("0.3.30", "0.3.31")
 
 
 def choose_numerics(options: Mapping[str, Any], models: Iterable[str], able: bool | None = None) -> Numerics:
-    """As the suite says, else by its models and the machine. able: whether that computes portably; None asks this one."""
+    """Choose the numerics: as the suite says, else by its models and the machine. able: whether that computes portably; None asks
+    this one."""
     stated: Numerics | None = options.get("numerics")
     micro = all(model.startswith(MICRO) for model in models)
     return stated or (DEFAULT if micro and not explain_conflict(options) and (able or not explain_unable()) else "fast")
@@ -45,7 +46,7 @@ def environment_of(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def explain_conflict(options: Mapping[str, Any]) -> str:
-    """What in the options rules portable numerics out; may be empty."""
+    """Return what in the options rules portable numerics out; may be empty."""
     device = options.get("device") or ("cuda" if inventory.inventory_of_machine().gpus else "cpu")
     if device != "cpu":
         return f"device: {device}"
@@ -57,7 +58,7 @@ def explain_conflict(options: Mapping[str, Any]) -> str:
 
 
 def explain_unable() -> str:
-    """Why this machine cannot compute portably; empty where it can."""
+    """Say why this machine cannot compute portably; empty where it can."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return f"this machine is {platform.machine()}, not x86-64"
     missing = {"avx2", "fma"} - cpu_flags()
@@ -70,8 +71,8 @@ def explain_unable() -> str:
 
 
 def numpy_blas() -> tuple[str, str]:
-    """Which library multiplies numpy's matrices, and the first three numbers of its version: `OpenBLAS`, `0.3.31`. One that does
-    not come in numpy's own package has no version that could be known."""
+    """Say which library multiplies numpy's matrices, and the first three numbers of its version: `OpenBLAS`, `0.3.31`. One that
+    does not come in numpy's own package has no version that could be known."""
     import numpy as np
 
     stated = np.show_config("dicts")["Build Dependencies"]["blas"]
@@ -87,7 +88,7 @@ def _openblas_files() -> list[Path]:
 
 
 def _openblas_kernels() -> str:
-    """The processor for which OpenBLAS chose its kernels when numpy was imported, in capitals."""
+    """Return the processor for which OpenBLAS chose its kernels when numpy was imported, in capitals."""
     library = ctypes.CDLL(str(_openblas_files()[0]))  # which numpy has loaded: the same handle
     name_of_core = library.scipy_openblas_get_corename64_
     name_of_core.restype = ctypes.c_char_p

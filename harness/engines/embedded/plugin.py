@@ -47,6 +47,8 @@ class Embedded(Backend):
 
     @classmethod
     def lacking(cls, options: Mapping[str, Any]) -> str:
+        """Say which device, or what of portable numerics, the options ask for and this machine lacks; empty where it lacks
+        nothing."""
         device = options.get("device")
         if device == "xpu":
             import torch
@@ -71,6 +73,7 @@ class Embedded(Backend):
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        """Check a model's folder for this engine, and open its config and tokenizer. Raises EngineError."""
         from harness.engines.embedded.loading import check_layers
         from harness.engines.vocabulary import read_folder
 

@@ -39,7 +39,7 @@ class Mixture:
 
 
 def mix_between(first: Mixture, second: Mixture, share: float) -> Mixture:
-    """`share` of the way to the second, whose hard skills it has."""
+    """Mix two mixtures: go `share` of the way to the second, whose hard skills it has."""
     numbers = {
         name: getattr(first, name) + share * (getattr(second, name) - getattr(first, name))
         for name in set(Mixture.__slots__) - {"hard"}
@@ -69,14 +69,14 @@ PRESETS: Mapping[str, Mixture] = MappingProxyType(
 
 
 def mixture_of(preset: str, weak_cot: float | None) -> Mixture:
-    """The preset's mixture, with another share of chains of thought in the weak group where one is stated."""
+    """Return the preset's mixture, with another share of chains of thought in the weak group where one is stated."""
     mixture = PRESETS[preset]
     return mixture if weak_cot is None else replace(mixture, weak_cot=weak_cot)
 
 
 def shares_by_steps(start: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return by skill group the share of plain examples that a start (as in a suite) answers by steps; None for a preset that this
-    version does not know."""
+    """Return by skill group the share of plain examples that a start (as in a suite) answers by steps; None for a preset that
+    this version does not know."""
     preset = start.get("preset", "trap")
     if preset not in PRESETS:
         return None
@@ -102,7 +102,7 @@ def draw_examples(mixture: Mixture, strong: str, rng: Random) -> Iterator[Warmup
 
 
 def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], rng: Random) -> Iterator[WarmupExample]:
-    """A skill outside both groups is treated like the strong group's."""
+    """Draw worked examples of the ladder. A skill outside both groups is treated like the strong group's."""
     while True:
         level = ladder.LEVELS[rng.choice(levels)]
         drill = rng.random() < mixture.drill
@@ -111,7 +111,7 @@ def draw_ladder_examples(mixture: Mixture, strong: str, levels: Sequence[str], r
 
 
 def _make_example(problem: AnyProblem, mixture: Mixture, drill: bool, strong_group: bool, rng: Random) -> WarmupExample:
-    """A worked example of a problem: drilled, with a chain of thought, or with the answer alone, as the mixture says."""
+    """Make a worked example of a problem: drilled, with a chain of thought, or with the answer alone, as the mixture says."""
     if drill or rng.random() < mixture.hinted:
         return WarmupExample(problem.hinted_prompt, problem.chain_of_thought)
     if rng.random() >= (mixture.strong_cot if strong_group else mixture.weak_cot):
@@ -130,7 +130,7 @@ def _stopped_short(problem: AnyProblem) -> AnyProblem:
 
 
 def _with_slip(problem: AnyProblem, rng: Random) -> AnyProblem:
-    """With a wrong last step and the answer that follows."""
+    """Give a solution a wrong last step and the answer that follows."""
     last = problem.steps[-1]
     right = str(problem.answer)
     if not (right.isdigit() and last.endswith(right)):
@@ -140,5 +140,5 @@ def _with_slip(problem: AnyProblem, rng: Random) -> AnyProblem:
 
 
 def _with_answer(problem: AnyProblem, steps: tuple[str, ...], answer: int) -> AnyProblem:
-    """The problem with these steps and this answer."""
+    """Return the problem with these steps and this answer."""
     return replace(problem, steps=steps, answer=type(problem.answer)(answer))

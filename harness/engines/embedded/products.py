@@ -11,8 +11,8 @@ they add do not follow the cache there. Measured on one thread of an AMD EPYC of
 
 `install_products` gives torch these products for `aten::mm` and `aten::addmm`, below autograd. So every matrix product of a layer
 goes through them: linear layers and GPT-2's Conv1D, the output layer, low-rank adapters, each forward and backward, in sampling,
-scoring and training. Attention multiplies many small matrices at once (`aten::bmm`): there OpenBLAS gained nothing over MKL, which
-keeps them.
+scoring and training. Attention multiplies many small matrices at once (`aten::bmm`): there OpenBLAS gained nothing over MKL,
+which keeps them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def install_products() -> torch.library.Library:
 
 
 def multiply_matrices(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"]) -> Float[Tensor, "M N"]:
-    """The matrix product, as `torch.mm` gives it."""
+    """Compute the matrix product, as `torch.mm` gives it."""
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return _multiply_by_torch(left, right)
     product = torch.empty(left.shape[0], right.shape[1])
@@ -52,7 +52,7 @@ def multiply_matrices(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"]) -
 
 
 def multiply_into(left: Float[Tensor, "M K"], right: Float[Tensor, "K N"], *, out: Float[Tensor, "M N"]) -> Any:
-    """The matrix product, written into `out`, as `torch.mm(..., out=out)` does."""
+    """Compute the matrix product, written into `out`, as `torch.mm(..., out=out)` does."""
     return out.copy_(multiply_matrices(left, right))
 
 
@@ -64,7 +64,7 @@ def multiply_and_add(
     beta: float = 1,
     alpha: float = 1,
 ) -> Float[Tensor, "M N"]:
-    """beta * added + alpha * (left @ right), as `torch.addmm` gives it: a layer with a bias."""
+    """Compute beta * added + alpha * (left @ right), as `torch.addmm` gives it: a layer with a bias."""
     product = multiply_matrices(left, right)
     if alpha != 1:
         product *= alpha
@@ -74,13 +74,14 @@ def multiply_and_add(
 
 
 def _multiply_by_torch(left: Tensor, right: Tensor) -> Tensor:
-    """Other precisions, which are not portable: by the batched product, which is still torch's own."""
+    """Multiply matrices of other precisions, which are not portable: by the batched product, which is still torch's own."""
     product: Tensor = torch.bmm(left[None], right[None])[0]
     return product
 
 
 def _as_array(matrix: Float[Tensor, "M N"]) -> np.ndarray:
-    """The same memory as numpy's array; a copy only where BLAS could not read it, as numpy would then add in another order."""
+    """Return the same memory as numpy's array; a copy only where BLAS could not read it, as numpy would then add in another
+    order."""
     (down, across) = matrix.stride()
     (rows, columns) = matrix.shape
     by_rows = across == 1 and down >= columns

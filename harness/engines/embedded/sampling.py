@@ -59,7 +59,7 @@ class KeyValues:
         return self.length + query_length, 0
 
     def answers(self, group: int, capacity: int) -> KeyValues:
-        """A copy with each row `group` times and room for `capacity` tokens."""
+        """Make a copy with each row `group` times and room for `capacity` tokens."""
         copy = KeyValues(capacity)
         copy.length = self.length
         for pair in self.layers:
@@ -74,7 +74,7 @@ class KeyValues:
         return copy
 
     def keep(self, order: Int64[Tensor, "K"]) -> None:
-        """Row i becomes what row order[i] was."""
+        """Reorder the rows: row i becomes what row order[i] was."""
         places = (order != torch.arange(len(order), device=order.device)).nonzero().squeeze(1)
         moved = order[places]
         for number, pair in enumerate(self.layers):
@@ -84,7 +84,7 @@ class KeyValues:
 
 
 def draw_uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndarray, "N T"]:
-    """Numbers in (0, 1], one per (seed, position): splitmix64 (Steele, Lea, Flood 2014) counted from the mixed seed."""
+    """Draw numbers in (0, 1], one per (seed, position): splitmix64 (Steele, Lea, Flood 2014) counted from the mixed seed."""
     with np.errstate(over="ignore"):
         counters = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         bits = _mix_bits(_mix_bits(seeds.astype(np.uint64))[:, None] + counters)
@@ -92,7 +92,7 @@ def draw_uniforms(seeds: UInt64[np.ndarray, "N"], count: int) -> Float64[np.ndar
 
 
 def _mix_bits(z: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64."""
+    """Mix the bits of a counter, by the finaliser of splitmix64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: np.ndarray = z ^ (z >> np.uint64(31))
@@ -113,10 +113,10 @@ def sample_answers(
     top_p: float = 1.0,
     own_layers: bool = False,
 ) -> Drawn:
-    """G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden: added to
-    the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same. top_p: as
-    `Sampling` has it; log-probabilities are those among all tokens. own_layers: whether `decoding` may decode for the model, where
-    it can."""
+    """Sample G answers to each of P prompts, in rows p * G + g. temperature: 0 is greedy, with log-probabilities at 1. forbidden:
+    added to the logits. ends: ids that are one action, as `head.merge_ends`; which of them ends an answer is drawn all the same.
+    top_p: as `Sampling` has it; log-probabilities are those among all tokens. own_layers: whether `decoding` may decode for the
+    model, where it can."""
     device = stop.device
     answers = seeds.size
     going, logits = _begin_answers(model, prompts, seeds.shape[1], max_new_tokens, device)
@@ -202,7 +202,7 @@ def _begin_answers(
 
 
 def _closed_up(done: Bool[Tensor, "B"]) -> Int64[Tensor, "K"]:
-    """The rows to go on with: each keeps its place where it can, and the last fill the places of those that are done."""
+    """Return the rows to go on with: each keeps its place where it can, and the last fill the places of those that are done."""
     going = (~done).nonzero().squeeze(1)  # (K,)
     order = torch.arange(len(going), device=done.device)
     order[done[: len(going)]] = going[going >= len(going)]
@@ -217,7 +217,7 @@ def _choose_tokens(
     ends: Int64[Tensor, "E"] | None,
     top_p: float,
 ) -> tuple[Int64[Tensor, "B"], Float32[Tensor, "B"]]:
-    """A token for each row, with its log-probability in nats. Changes the logits."""
+    """Choose a token for each row, with its log-probability in nats. Changes the logits."""
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
         scaled = scaled / temperature
@@ -234,8 +234,8 @@ def _choose_tokens(
 
 
 def _keep_likeliest(probabilities: Float[Tensor, "B V"], top_p: float) -> Float[Tensor, "B V"]:
-    """The probabilities with zeros for all tokens but the fewest likeliest that together reach `top_p` (arXiv 1904.09751, eq. 3).
-    Not normalised: a token is drawn by its share of what is left."""
+    """Return the probabilities with zeros for all tokens but the fewest likeliest that together reach `top_p` (arXiv 1904.09751,
+    eq. 3). Not normalised: a token is drawn by its share of what is left."""
     ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
     likelier = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered  # what the likelier tokens have together
     kept = torch.where(likelier < top_p, ordered, 0.0)
@@ -243,8 +243,8 @@ def _keep_likeliest(probabilities: Float[Tensor, "B V"], top_p: float) -> Float[
 
 
 def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> Int64[Tensor, "B"]:
-    """The token at which the cumulative probability reaches `chance`. In float64; in a large vocabulary first a block of ids, then
-    one in it."""
+    """Find the token at which the cumulative probability reaches `chance`. In float64; in a large vocabulary first a block of
+    ids, then one in it."""
     size = weights.shape[1]
     if size <= BLOCK:
         return _find_reached(weights, chance)[0]
@@ -259,7 +259,7 @@ def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> 
 def _find_reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
-    """The first index whose cumulative weight reaches `chance` of the total, and the share of its weight needed."""
+    """Find the first index whose cumulative weight reaches `chance` of the total, and the share of its weight needed."""
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     wanted = (chance * cumulative[:, -1])[:, None]
     index = torch.searchsorted(cumulative, wanted)
@@ -268,7 +268,7 @@ def _find_reached(
 
 
 def _collect_answers(tokens: Int64[Tensor, "N T"], logprobs: Float[Tensor, "N T"], stop: Tensor) -> Drawn:
-    """Tokens and log-probabilities with each answer's length, its end included, and whether it ended."""
+    """Return the tokens and log-probabilities with each answer's length, its end included, and whether it ended."""
     ends = torch.isin(tokens, stop).cpu().numpy()
     finished = np.any(ends, axis=1)
     lengths = np.where(finished, ends.argmax(axis=1) + 1, tokens.shape[1])

@@ -199,8 +199,8 @@ class Accuracy(msgspec.Struct, frozen=True):
 
 
 def base_checkpoint(spec: MicroSpec, progress: Progress | None = None, *, deadline: float = 3600.0) -> Path:
-    """From the package or the cache, or trained now. Raises CellError where the gate does not hold or another process takes too
-    long, DiskFullError, Interrupted."""
+    """Return the folder of a base checkpoint, from the package or the cache, or trained now. Raises CellError where the gate does
+    not hold or another process takes too long, DiskFullError, Interrupted."""
     return _take_or_build(spec.key, lambda folder: train_base(spec, folder, progress), deadline)
 
 
@@ -209,7 +209,7 @@ def is_shipped(spec: MicroSpec) -> bool:
 
 
 def train_base(spec: MicroSpec, folder: Path, progress: Progress | None = None) -> None:
-    """Raises CellError where the gate does not hold."""
+    """Train a base checkpoint. Raises CellError where the gate does not hold."""
     tokenizer = build_tokenizer(spec.family)
     model = build_model(spec.family, spec.seed, tokenizer)
     examples = draw_examples(spec.mixture, spec.strong, Random(spec.seed))
@@ -241,7 +241,7 @@ def warmup_checkpoint(
     numerics: Numerics | None = None,
     deadline: float = 7200.0,
 ) -> Path:
-    """The model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
+    """Return the folder of the model in `folder` after its warm-up. Raises as `base_checkpoint`, and EngineError."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     precision = dtype or precision_of_config(read_config(folder / "config.json"))
 
@@ -273,7 +273,7 @@ def warmup_checkpoint(
 
 
 def _digest_parts(portable: bool = False, **parts: Any) -> str:
-    """Twenty hexadecimal digits of what decides the weights, with the versions of the libraries."""
+    """Return twenty hexadecimal digits of what decides the weights, with the versions of the libraries."""
     build = str(torch.__version__)
     release = build.partition("+")[0]  # all its builds are the same on a CPU in portable numerics
     parts["versions"] = [release if portable else build, transformers.__version__, tokenizers.__version__]
@@ -281,7 +281,7 @@ def _digest_parts(portable: bool = False, **parts: Any) -> str:
 
 
 def _take_or_build(key: str, build: Callable[[Path], None], deadline: float) -> Path:
-    """The folder of a base checkpoint: from the package, from the cache, or built now, by one process at a time."""
+    """Return the folder of a base checkpoint: from the package, from the cache, or built now, by one process at a time."""
     if _is_whole(SHIPPED / key, key):
         return SHIPPED / key
     folder = cache_folder() / "stage0" / key
@@ -328,7 +328,7 @@ def _train_to_gate(
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    """Until the gate holds; leaves a report. budget: steps of the first round. opened: the engine of what was made."""
+    """Train until the gate holds; leaves a report. budget: steps of the first round. opened: the engine of what was made."""
     began = time.process_time()
     steps = 0
     for extra in range(spec.rounds + 1):
@@ -375,7 +375,7 @@ def _measure_share(
     temperature: float = 1.0,
     samples: int = 2,
 ) -> Accuracy:
-    """By group of skills, and on average, the share of samples for which `holds` is true."""
+    """Measure, by group of skills, and on average, the share of samples for which `holds` is true."""
     seeds = np.arange(len(prompts) * samples, dtype=np.uint64).reshape(len(prompts), samples)
     groups: dict[str, list[bool]] = {}
     for prompt, row in zip(prompts, engine.sample(prompts, seeds, Sampling(temperature=temperature)), strict=True):
@@ -391,7 +391,7 @@ def _is_right(boxed: str, prompt: Prompt, sample: Sample) -> bool:
 def _learn_examples(
     engine: EmbeddedEngine, examples: Sequence[WarmupExample], warmup: Warmup, step: int, steps: int
 ) -> None:
-    """Maximises the mean over examples of a response's mean log-likelihood, its end included."""
+    """Learn from examples: maximise the mean over examples of a response's mean log-likelihood, its end included."""
     prompts = [Prompt(f"{step}/{place}", example.prompt, "") for place, example in enumerate(examples)]
     answers = tuple(
         TermAnswer(prompt.id, _encode_response(engine, example.response, warmup.chat), advantage=1.0)
@@ -409,7 +409,7 @@ def _learn_examples(
 
 
 def _encode_response(engine: EmbeddedEngine, text: str, chat: bool | Mapping[str, Any]) -> np.ndarray:
-    """A chat template ends with its own separator, so no blank is added."""
+    """Encode a response with its end. A chat template ends with its own separator, so no blank is added."""
     ids = engine.tokenizer.encode(text.lstrip() if chat else text, add_special_tokens=False)
     return np.array([*ids, *engine.closing], dtype=np.int32)
 
@@ -442,6 +442,7 @@ class Pretrainer:
         )
 
     def run(self, steps: int, done: Callable[[int], None]) -> None:
+        """Take so many steps of supervised learning. done: is told the steps that are done."""
         self._model.train()
         for step, (rows, scale) in enumerate(islice(self._draw_batches(), steps)):
             for group in self._optimiser.param_groups:
@@ -454,7 +455,7 @@ class Pretrainer:
         self._model.train(False)
 
     def _draw_batches(self) -> Iterator[tuple[list[Row], float]]:
-        """Batches, and the factor that makes a summed loss the pool's token mean."""
+        """Yield batches, and the factor that makes a summed loss the pool's token mean."""
         batch = self._schedule.batch
         pool = self._schedule.pool
         while True:
@@ -468,7 +469,7 @@ class Pretrainer:
                 yield rows[cut : cut + batch], scale
 
     def _encode_examples(self, examples: list[WarmupExample]) -> list[Row]:
-        """Ids of prompt and response with their end, and the length of the prompt."""
+        """Return the ids of prompt and response with their end, and the length of the prompt."""
         texts = [example.prompt for example in examples] + [example.response for example in examples]
         encoded = self._tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         end = [self._tokenizer.eos_token_id]
@@ -476,7 +477,7 @@ class Pretrainer:
         return [(np.array(p.ids + r.ids + end, dtype=np.int64), len(p.ids)) for p, r in pairs]
 
     def _sum_loss(self, rows: list[Row]) -> Tensor:
-        """The summed cross-entropy of the responses' tokens, in nats."""
+        """Return the summed cross-entropy of the responses' tokens, in nats."""
         width = max(ids.size for ids, _ in rows) - 1
         inputs = np.full((len(rows), width), self._tokenizer.eos_token_id, dtype=np.int64)
         labels = np.full((len(rows), width), _IGNORED, dtype=np.int64)

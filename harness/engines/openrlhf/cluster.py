@@ -91,13 +91,14 @@ def _join_cluster(address: str, environment: dict[str, Any], quiet: bool) -> Non
 
 
 def inventory_of_cluster(address: str | None = None) -> Inventory:
-    """Of the cluster that `connect_to_cluster` joins. Raises EngineError where a node with accelerators does not say which."""
+    """Describe the cluster that `connect_to_cluster` joins. Raises EngineError where a node with accelerators does not say
+    which."""
     connect_to_cluster(address=address)
     return from_ray(ray.nodes(), _read_cards)
 
 
 def _read_cards(node: str) -> list[Card]:
-    """The GPUs of a node, asked there."""
+    """Return the GPUs of a node, asked there."""
     unchanged = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0)(list_visible_gpus).options(
@@ -119,13 +120,13 @@ class Slot:
     policies: int = 1
 
     def part(self, share: float) -> float:
-        """What a process books of its bundle; Ray knows four decimals."""
+        """Return what a process books of its bundle; Ray knows four decimals."""
         return int(share / self.policies * 10_000) / 10_000
 
 
 class Reservation:
-    """Bundles of one GPU and one CPU. Raises InfeasibleError where even an idle cluster has too few, EngineError where too few get
-    free within the longest `start_seconds`."""
+    """Bundles of one GPU and one CPU. Raises InfeasibleError where even an idle cluster has too few, EngineError where too few
+    get free within the longest `start_seconds`."""
 
     def __init__(self, policies: Mapping[str, OpenRLHFSettings]) -> None:
         connect_to_cluster()
@@ -171,7 +172,7 @@ class Reservation:
 
 
 def lay_out_slots(policies: Mapping[str, OpenRLHFSettings]) -> tuple[dict[str, Slot], list[int]]:
-    """Each policy's slot, and the sizes of tensor-parallel blocks, each of which must lie on one node."""
+    """Return each policy's slot, and the sizes of tensor-parallel blocks, each of which must lie on one node."""
     together = shares_devices(policies.values())
     slots: dict[str, Slot] = {}
     inside: set[int] = set()  # devices in one block with the one before them
@@ -202,8 +203,8 @@ def shares_devices(policies: Iterable[OpenRLHFSettings]) -> bool:
 
 
 def _reserve_group(blocks: Sequence[int], deadline: float) -> PlacementGroup | None:
-    """None after `deadline` seconds. As Ray would divide a block between nodes, each gets a node, and another
-    if that stays taken."""
+    """Reserve a placement group; None after `deadline` seconds. As Ray would divide a block between nodes, each gets a node, and
+    another if that stays taken."""
     end = monotonic() + deadline
     bundles = [{"GPU": 1.0, "CPU": 1.0}] * sum(blocks)
     while True:
@@ -224,7 +225,7 @@ def _reserve_group(blocks: Sequence[int], deadline: float) -> PlacementGroup | N
 
 
 def _nodes_of(blocks: Sequence[int]) -> list[str]:
-    """By device: with space now, else when idle. Empty where any will do. Raises InfeasibleError."""
+    """Choose a node for each device: with space now, else when idle. Empty where any will do. Raises InfeasibleError."""
     free, total = seams.node_resources()
     if max(blocks) == 1 or len(total) == 1:
         return []

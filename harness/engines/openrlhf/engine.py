@@ -63,7 +63,8 @@ class OpenRLHFEngine:
         trained: bool = True,
         ends_are_one: bool = True,
     ) -> None:
-        """trained: False is only sampled: rollout engines without a trainer. ends_are_one: as `Backend.ends_are_one`."""
+        """Open a policy on the cluster's devices. trained: False is only sampled: rollout engines without a trainer.
+        ends_are_one: as `Backend.ends_are_one`."""
         self.name = name
         self.trained = trained
         self._settings = settings
@@ -104,7 +105,7 @@ class OpenRLHFEngine:
             raise
 
     def cpu_seconds(self) -> float:
-        """Of the engine's actors; the last known where they do not answer."""
+        """Return the CPU-seconds of the engine's actors; the last known where they do not answer."""
         everyone = [*self._trainers, *self._rollouts]
         with suppress(EngineError):  # the call that is being timed says better what is wrong
             calls = [member.call("cpu_seconds") for member in everyone]
@@ -114,7 +115,7 @@ class OpenRLHFEngine:
     def sample(
         self, prompts: Sequence[Prompt], seeds: UInt64[np.ndarray, "P G"], sampling: Sampling
     ) -> list[list[Sample]]:
-        """vLLM draws other random numbers from a seed than the embedded engine."""
+        """Sample answers. vLLM draws other random numbers from a seed than the embedded engine."""
         ids = [self._vocabulary.model_ids(prompt) for prompt in prompts]
         asked: list[tuple[list[int], Any]] = []
         for prompt, group in zip(ids, seeds, strict=True):
@@ -148,12 +149,14 @@ class OpenRLHFEngine:
     def score_base(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]]
     ) -> list[Float32[np.ndarray, "T"]]:
-        """Under the weights that it was opened with."""
+        """Score under the weights that the policy was opened with."""
         if not self.trained:
             raise EngineError(f"policy {self.name!r}: a reference without a trainer is only sampled")
         return self._answer_scores(prompts, answers, "base_logprobs", self._folder)
 
     def update(self, prompts: Sequence[Prompt], terms: Sequence[Term], optimisation: Optimisation) -> UpdateReport:
+        """Make one step's updates on all trainers, and sync the weights to the rollout engines. How far these were apart from the
+        trainer before the first update is noted, to tell later what is usual."""
         with self._lease.whole_turn():
             ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
             batches = cut_into_minibatches(terms, optimisation.updates, optimisation.max_tokens)
@@ -181,7 +184,8 @@ class OpenRLHFEngine:
             return make_report(terms, batches, rows, splits, learnt)
 
     def _rows_of_batch(self, batch: MiniBatch, ids: Mapping[str, list[int]]) -> list[AnswerRow]:
-        """The answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's id."""
+        """Return the answers of a mini-batch that can move the policy, as a trainer takes them. ids: of prompts, by the prompt's
+        id."""
         rows = []
         for _, answer in batch.live():
             tokens = self._vocabulary.checked(answer.tokens)
@@ -189,7 +193,8 @@ class OpenRLHFEngine:
         return rows
 
     def sync(self) -> None:
-        """Raises EngineError where a tensor did not arrive as the trainer has it."""
+        """Send the trainer's weights to the rollout engines. Raises EngineError where a tensor did not arrive as the trainer has
+        it."""
         suspects = [*self._trainers, *self._rollout_cores()]
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             self._on_workers("expect")
@@ -206,7 +211,8 @@ class OpenRLHFEngine:
                     )
 
     def _rehearse_sync(self) -> None:
-        """Lose the rollout engines' parameters and sync: they must be what vLLM itself has read."""
+        """Check the transfer of weights: lose the rollout engines' parameters and sync them, which must then be what vLLM itself
+        has read."""
         with self._lease.turn(MemoryState.WEIGHTS, MemoryState.WEIGHTS):
             read = self._on_workers("held")
             self._on_workers("lose")
@@ -219,8 +225,8 @@ class OpenRLHFEngine:
                     )
 
     def check_sync(self, rows: Sequence[AnswerRow]) -> float:
-        """Largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond `USUAL` times
-        that before the first update plus `settings.tolerance`."""
+        """Return the largest mean difference per token (nats) of a rollout engine from the trainer. Raises EngineError beyond
+        `USUAL` times that before the first update plus `settings.tolerance`."""
         member, worst = self._largest_difference(rows)
         before = self._before or 0.0
         allowed = USUAL * before + self._settings.tolerance
@@ -233,7 +239,7 @@ class OpenRLHFEngine:
         return worst
 
     def _largest_difference(self, rows: Sequence[AnswerRow]) -> tuple[str, float]:
-        """The rollout engine that differs most from the trainer on these answers, and by how many nats."""
+        """Return the rollout engine that differs most from the trainer on these answers, and by how many nats."""
         room = self._settings.max_length or math.inf  # for a token that vLLM must add
         probes = [row for row in rows if 1 < row.length < room][: PROBES * len(self._rollouts) : len(self._rollouts)]
         if not probes:
@@ -254,6 +260,8 @@ class OpenRLHFEngine:
         return self._rollouts[furthest].name, differences[furthest]
 
     def save(self, folder: Path) -> None:
+        """Save an ordinary model folder, with the optimiser's state beside it; every trainer takes part."""
+
         def fill(new: Path) -> None:
             with self._lease.turn(MemoryState.ALL, MemoryState.NOTHING):
                 target = str(new.resolve())
@@ -265,7 +273,7 @@ class OpenRLHFEngine:
         checkpoint.write(folder, self.name, self.version, fill)
 
     def restore(self, folder: Path) -> None:
-        """From either engine's `save`; without an optimiser's state with a fresh one."""
+        """Take up a checkpoint of either engine; without an optimiser's state with a fresh one."""
         seal = checkpoint.check(folder, self.name)
         tokenizer = open_vocabulary(folder, self._vocabulary.chat, self.name).tokenizer
         if tokenizer.get_vocab() != self.tokenizer.get_vocab():
@@ -308,6 +316,7 @@ class OpenRLHFEngine:
             self._rehearse_sync()
 
     def _open_rollouts(self) -> None:
+        """Open the rollout engines, and wait until all members have told their processes, which shows that they are up."""
         environment = seams.environment_of_actors(self._settings.sync_seconds) | seams.runner_environment(
             len(self._vocabulary.forbidden)
         )
@@ -333,7 +342,7 @@ class OpenRLHFEngine:
             self._gather_answers(calls, doing, self._settings.start_seconds)
 
     def _sampling_params(self, seed: int, sampling: Sampling) -> SamplingParams:
-        """vLLM's parameters for one answer with this seed."""
+        """Make vLLM's parameters for one answer with this seed."""
         bias = dict.fromkeys(self._vocabulary.forbidden, -100.0)  # the lowest that vLLM takes
         # The drawn token's; and with several ends also theirs, which `rollout` adds up where one of them was drawn
         logprobs = None if self._ends else 0
@@ -353,6 +362,7 @@ class OpenRLHFEngine:
     def _answer_scores(
         self, prompts: Sequence[Prompt], answers: Sequence[Int32[np.ndarray, "T"]], method: str, *arguments: Any
     ) -> list[Float32[np.ndarray, "T"]]:
+        """Score answers to prompts, in order, by a method of the trainers; an empty answer has no scores, and is not asked."""
         ids = {prompt.id: self._vocabulary.model_ids(prompt) for prompt in prompts}
         rows = []
         for prompt, tokens in zip(prompts, answers, strict=True):
@@ -377,7 +387,7 @@ class OpenRLHFEngine:
         return scores
 
     def _name_members(self, kind: str, handles: Sequence[Any]) -> list[RemoteActor]:
-        """Actors with the names that errors call them by."""
+        """Return actors with the names that errors call them by."""
         return [RemoteActor(f"policy {self.name!r}: {kind} {index}", handle) for index, handle in enumerate(handles)]
 
     def _on_workers(self, method: str) -> list[tuple[RemoteActor, Any]]:
@@ -390,7 +400,8 @@ class OpenRLHFEngine:
         return replies
 
     def _rollout_cores(self) -> list[RemoteActor]:
-        """Watched down to vLLM's own process, which hears nothing while it takes weights."""
+        """Return the rollout engines to be watched, each down to vLLM's own process, which hears nothing while it takes
+        weights."""
         return [replace(member, sign="core_pulse") for member in self._rollouts]
 
     def _gather_answers(
@@ -438,7 +449,7 @@ class BaseScorer:
         return self._engine.sample(prompts, seeds, sampling)
 
     def _refuse_training(self, *_: Any, **__: Any) -> NoReturn:
-        """A reference neither learns nor is stored."""
+        """Refuse what is not for a reference, which neither learns nor is stored."""
         raise EngineError(f"policy {self.name!r}: a reference neither learns nor is stored")
 
     update = save = restore = _refuse_training

@@ -19,7 +19,8 @@ END_SECONDS = 30.0
 
 @contextmanager
 def local_ray(address: str | None = None) -> Iterator[str]:
-    """`address` or `RAY_ADDRESS`, else of an own cluster, in a process that ends when its stdin closes. Raises EngineError."""
+    """Give the address of a Ray cluster: `address` or `RAY_ADDRESS`, else that of an own cluster, in a process that ends when its
+    stdin closes. Raises EngineError."""
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         yield address
@@ -50,6 +51,7 @@ def local_ray(address: str | None = None) -> Iterator[str]:
 
 
 def main() -> None:
+    """Start a Ray cluster, print its address on stdout, and keep it until stdin closes."""
     for ignored in (signal.SIGINT, signal.SIGTERM):  # the run decides what they mean, and closes stdin
         signal.signal(ignored, signal.SIG_IGN)
     out = os.dup(1)

@@ -48,6 +48,7 @@ class OffloadedTensors:
             pass
 
     def one_by_one(self) -> Iterator[None]:
+        """Bring the tensors back one after another; each is there when the next is asked for."""
         if self._file is not None:
             self._file.seek(0)
         while self._storages:
@@ -94,13 +95,13 @@ def release_cache() -> None:
 
 
 def _bytes_of_storage(storage: UntypedStorage) -> Tensor:
-    """The bytes of a storage as a tensor over the same memory."""
+    """Return the bytes of a storage as a tensor over the same memory."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _view_memory(tensor: Tensor) -> memoryview:
     # torch never frees what it has lent to numpy
-    """The memory of a tensor on the CPU, for reading and writing without a copy."""
+    """Return the memory of a tensor on the CPU, for reading and writing without a copy."""
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
@@ -170,6 +171,8 @@ class DeviceLease:
             self._devices.holder = None
 
     def hold(self, *wanted: MemoryState) -> None:
+        """Let the two sides keep this much in a GPU's memory: the one that gives up most goes first, so that there is room for
+        the other."""
         if wanted[0] and wanted[1] < self._held[1] < MemoryState.ALL:
             # vLLM wakes up whole before it sleeps again
             self.hold(MemoryState.NOTHING, self._held[1])

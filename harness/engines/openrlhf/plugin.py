@@ -38,18 +38,17 @@ class OpenRLHFSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Layout, precision and deadlines of one policy.
 
     dtype: `fp32` throughout (parity, micro models), or `bf16` with fp32 masters. zero_stage: what DeepSpeed shards: nothing (only
-    with fp32), moments and gradients, weights too. trainers: DeepSpeed ranks. rollout_engines: vLLM engines.
-    tensor_parallel: devices of each vLLM engine. colocate: rollout engines share the trainers' devices.
-    sleep: trainers and rollout engines take turns in the memory of shared devices. share_devices: all policies of a cell take
-    turns on the same devices; None takes the plan's. enforce_eager: no CUDA graphs in vLLM; None takes them where there is CUDA.
-    lora: `{rank: 16, alpha: 32}` trains adapters instead of the weights; rollout engines get merged weights.
-    attention: the trainers' kernel. gradient_checkpointing: compute activations again in the backward pass.
-    micro_batch_tokens: padded tokens of one pass per rank. rollout_memory: share of a device's memory for a vLLM engine.
-    rollout_sequences: answers decoded at once. max_length: longest prompt and answer together, in tokens; fewer than the suite
-    asks are refused. None takes what it asks, by the policy's tokenizer. start_seconds: deadline of starting up.
-    sync_seconds: deadline of one weight sync. call_seconds: deadline of any other call.
-    silence_seconds: an actor that does not answer for this long is hung. sync_tolerance: allowed log-probability difference after a
-    sync, in nats per token, beyond four times that before the first update; None takes 1e-4 for fp32 and 0.05 for bf16.
+    with fp32), moments and gradients, weights too. trainers: DeepSpeed ranks. rollout_engines: vLLM engines. tensor_parallel:
+    devices of each vLLM engine. colocate: rollout engines share the trainers' devices. sleep: trainers and rollout engines take
+    turns in the memory of shared devices. share_devices: all policies of a cell take turns on the same devices; None takes the
+    plan's. enforce_eager: no CUDA graphs in vLLM; None takes them where there is CUDA. lora: `{rank: 16, alpha: 32}` trains
+    adapters instead of the weights; rollout engines get merged weights. attention: the trainers' kernel. gradient_checkpointing:
+    compute activations again in the backward pass. micro_batch_tokens: padded tokens of one pass per rank. rollout_memory: share
+    of a device's memory for a vLLM engine. rollout_sequences: answers decoded at once. max_length: longest prompt and answer
+    together, in tokens; fewer than the suite asks are refused. None takes what it asks, by the policy's tokenizer. start_seconds:
+    deadline of starting up. sync_seconds: deadline of one weight sync. call_seconds: deadline of any other call. silence_seconds:
+    an actor that does not answer for this long is hung. sync_tolerance: allowed log-probability difference after a sync, in nats
+    per token, beyond four times that before the first update; None takes 1e-4 for fp32 and 0.05 for bf16.
     """
 
     dtype: Literal["fp32", "bf16"] = "bf16"
@@ -135,6 +134,7 @@ class OpenRLHF(Backend):
 
     @staticmethod
     def check(folder: Path, options: Mapping[str, Any]) -> tuple[PretrainedConfig, PreTrainedTokenizerFast]:
+        """Check a model's folder for this engine, and open its config and tokenizer. Raises EngineError."""
         from harness.engines.vocabulary import read_folder
 
         config, tokenizer = read_folder(folder)
@@ -165,10 +165,11 @@ class OpenRLHF(Backend):
         return BaseScorer(opened[0] if opened else self.open(policy, folder, trained=False))
 
     def cpu_seconds(self, policy: str) -> float:
-        """Of its actors, its reference's too, and of the calling thread."""
+        """Return the CPU-seconds of its actors, its reference's too, and of the calling thread."""
         return time.thread_time() + sum(engine.cpu_seconds() for engine in self._engines[policy])
 
     def each(self, work: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        """Call `work` for each item: in threads where policies have devices of their own, else one after another."""
         listed = list(items)
         if not self.side_by_side:
             # Alternating order, so that no policy's memory is loaded twice.

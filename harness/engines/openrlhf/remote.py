@@ -61,8 +61,8 @@ def gather_results(
     suspects: Sequence[RemoteActor] | None = None,
     reported_state: Callable[[Any], str],
 ) -> list[Any]:
-    """Results in order. silence: seconds after which a silent member of `watch` hangs. suspects: those asked after a failure.
-    reported_state: what is known of an actor that is late. Raises EngineError."""
+    """Wait for results, and return them in order. silence: seconds after which a silent member of `watch` hangs. suspects: those
+    asked after a failure. reported_state: what is known of an actor that is late. Raises EngineError."""
     end = monotonic() + deadline
     suspects = watch if suspects is None else suspects
     results: dict[Any, Any] = {}
@@ -93,7 +93,7 @@ class Pulses:
         self.open: dict[Any, RemoteActor] = {}
 
     def check(self, doing: str) -> None:
-        """Raises EngineError for members that are dead or silent too long."""
+        """Check that members are alive. Raises EngineError for members that are dead or silent too long."""
         now = monotonic()
         if self.open:
             answered, _ = ray.wait(list(self.open), num_returns=len(self.open), timeout=0)
@@ -109,7 +109,7 @@ class Pulses:
 
 
 def _wait_result(ref: Any, member: RemoteActor, doing: str, left: float, watch: Sequence[RemoteActor]) -> Any:
-    """The result of a call, or EngineError with the cause: the actor died, is silent, or the time is up."""
+    """Wait for the result of a call. Raises EngineError with the cause: the actor died, is silent, or the time is up."""
     try:
         return ray.get(ref, timeout=left)
     except RayTaskError as error:
@@ -126,7 +126,7 @@ def _wait_result(ref: Any, member: RemoteActor, doing: str, left: float, watch: 
 
 
 def _name_cause(watch: Sequence[RemoteActor], problem: str) -> str:
-    """The problem, behind the causes that the watched actors tell."""
+    """Name the problem, behind the causes that the watched actors tell."""
     asked = {member.pulse(): member for member in watch}
     if not asked:
         return problem
@@ -147,7 +147,7 @@ def _is_alive(ref: Any) -> bool:
 
 
 def _describe_error(error: BaseException) -> str:
-    """The kind of an error and the last line of what it says."""
+    """Describe the kind of an error and the last line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines:
         return f"{type(error).__name__}: {lines[-1][:300]}"
@@ -161,7 +161,7 @@ def list_own_processes() -> list[Process]:
 
 
 def cpu_seconds() -> float:
-    """Of the calling process and all it started."""
+    """Return the CPU-seconds of the calling process and all it started."""
     me = psutil.Process()
     used = 0.0
     for process in (me, *me.children(recursive=True)):

@@ -32,8 +32,8 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
     _held = MemoryState.ALL
 
     async def sample(self, prompts: Sequence[list[int]], settings: Sequence[SamplingParams]) -> list[Sample]:
-        """Without texts. The prefix cache is emptied and the scheduler held until it has all requests, so that rounding depends on
-        the call alone."""
+        """Sample answers, without their texts. The prefix cache is emptied and the scheduler held until it has all requests, so
+        that rounding depends on the call alone."""
         await self.llm.pause_generation(mode="keep", clear_cache=True)
         tasks = [asyncio.ensure_future(self.generate(*request)) for request in zip(prompts, settings, strict=True)]
         while self.get_num_unfinished_requests() < len(tasks) and not any(task.done() for task in tasks):
@@ -46,7 +46,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         ]
 
     async def prompt_logprobs(self, sequences: Sequence[list[int]]) -> list[Float32[np.ndarray, "T-1"]]:
-        """Of every token but the first, at temperature 1, from a fresh forward pass."""
+        """Compute the log-probabilities of every token but the first, at temperature 1, from a fresh forward pass."""
         asked = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         outputs = await asyncio.gather(*(self.generate(sequence, asked) for sequence in sequences))
         return [
@@ -57,7 +57,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return list(await self.llm.collective_rpc(method))
 
     async def hold(self, wanted: MemoryState) -> None:
-        """vLLM's sleep of level 1, and its two stages of waking up."""
+        """Put to sleep or wake up: vLLM's sleep of level 1, and its two stages of waking up."""
         if wanted < self._held:
             if self._held < MemoryState.ALL:
                 await self.wake_up(["kv_cache"])  # vLLM does not fall asleep again from half way
@@ -78,7 +78,7 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
         return os.getpid()
 
     async def processes(self) -> list[Process]:
-        """Over several devices vLLM's workers too, which Ray started."""
+        """List its processes; over several devices vLLM's workers too, which Ray started."""
         apart = self.kwargs["distributed_executor_backend"] == "ray"
         workers = await self.llm.collective_rpc("worker_processes") if apart else []
         return [*list_own_processes(), *(Process(*process) for listed in workers for process in listed)]
@@ -91,7 +91,8 @@ class RolloutWorker(seams.plain_class(RolloutRayActor)):  # type: ignore[misc]
 
 
 def _sample_of_output(output: Any, ends: Sequence[int]) -> Sample:
-    """A sample from what vLLM returned. ends: ids that are one action, as `head.merge_ends`, of which vLLM was asked everywhere."""
+    """Make a sample from what vLLM returned. ends: ids that are one action, as `head.merge_ends`, of which vLLM was asked
+    everywhere."""
     tokens = np.array(output.token_ids, dtype=np.int32)
     finished = output.finish_reason == "stop"
     logprobs = _chosen_logprobs(output.token_ids, output.logprobs)
@@ -101,15 +102,15 @@ def _sample_of_output(output: Any, ends: Sequence[int]) -> Sample:
 
 
 def _chosen_logprobs(tokens: Sequence[int], positions: Sequence[Any]) -> Float32[np.ndarray, "T"]:
-    """The log-probabilities, in nats, of the tokens that were drawn."""
+    """Return the log-probabilities, in nats, of the tokens that were drawn."""
     return np.array([p[token].logprob for token, p in zip(tokens, positions, strict=True)], dtype=np.float32)
 
 
 def open_rollouts(
     folder: str, settings: OpenRLHFSettings, group: PlacementGroup, slot: Slot, environment: dict[str, str]
 ) -> list[Any]:
-    """Still starting. OpenRLHF's `create_vllm_engines` takes no actor class, chooses the group's first bundles, and always runs
-    in bf16."""
+    """Start rollout engines, and return them while they still start. OpenRLHF's `create_vllm_engines` takes no actor class,
+    chooses the group's first bundles, and always runs in bf16."""
     actor = ray.remote(runtime_env={"env_vars": environment})(RolloutWorker)
     alone = settings.tensor_parallel == 1
     share = slot.part(ROLLOUT_SHARE)

@@ -75,7 +75,7 @@ def uses_cpu_devices() -> bool:
 
 
 def environment_of_actors(sync_seconds: float) -> dict[str, str]:
-    """Of the actors. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower."""
+    """Return the actors' environment. Spinning OpenMP threads made DeepSpeed 30 to 70 times slower."""
     if not uses_cpu_devices():
         return {}
     return {
@@ -102,7 +102,7 @@ class GlooGroup:
         self._group = ProcessGroupGloo(PrefixStore("weights", self._store), rank, world, wait)
 
     def broadcast(self, tensor: Tensor, src: int, stream: object = None) -> None:
-        """In place; raises RuntimeError when a member is gone or late."""
+        """Broadcast a tensor in place; raises RuntimeError when a member is gone or late."""
         from torch.distributed import BroadcastOptions
 
         options = BroadcastOptions()
@@ -112,8 +112,8 @@ class GlooGroup:
 
 
 def checksum_of(tensor: Tensor) -> str:
-    """Type, shape, and the sum modulo 2^64 of the elements' bits, each times an odd number by place: a single difference always
-    shows."""
+    """Write a checksum of a tensor: type, shape, and the sum modulo 2^64 of the elements' bits, each times an odd number by
+    place: a single difference always shows."""
     words = tensor.detach().contiguous().flatten().view(_WORDS[tensor.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for start in range(0, len(words), CHUNK):
@@ -132,6 +132,7 @@ class Checked:
     model_config: Any
 
     def expect(self) -> None:
+        """Begin to note the checksums of weights that arrive from the trainer."""
         model = self.model_runner.model
         if "load_weights" not in vars(model):
             load = model.load_weights
@@ -145,11 +146,11 @@ class Checked:
         model.arrived.clear()
 
     def arrived(self) -> dict[str, str]:
-        """Checksums of what came since, by a checkpoint's names."""
+        """Return checksums of what came since, by a checkpoint's names."""
         return dict(self.model_runner.model.arrived)
 
     def held(self) -> dict[str, str]:
-        """Of the parameters, in the engine's precision, by vLLM's own names."""
+        """Return the checksums of the parameters, in the engine's precision, by vLLM's own names."""
         dtype = self.model_config.dtype
         return {name: checksum_of(weight.to(dtype)) for name, weight in self.model_runner.model.named_parameters()}
 
@@ -159,7 +160,7 @@ class Checked:
 
 
 def free_port() -> int:
-    """A port that nobody listens at, between those of Ray's workers and those of outgoing connections. Raises OSError."""
+    """Return a port that nobody listens at, between those of Ray's workers and those of outgoing connections. Raises OSError."""
     for port in random.SystemRandom().sample(PORTS, 100):
         with suppress(OSError), socket.socket() as listener:
             listener.bind(("", port))
@@ -172,7 +173,7 @@ def plain_class(actor: Any) -> Any:
 
 
 def clip_at(engine: Any, norm: float) -> None:
-    """Each kind of ZeRO optimiser keeps a copy of its own."""
+    """Set the norm at which gradients are clipped; each kind of ZeRO optimiser keeps a copy of its own."""
     engine._config.gradient_clipping = norm
     if hasattr(engine.optimizer, "clip_grad"):
         engine.optimizer.clip_grad = norm
@@ -190,7 +191,7 @@ def node_resources() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, f
 
 
 def reported_state(handle: Any) -> str:
-    """How far Ray has started an actor, and the last lines of its process, where that is on this node."""
+    """Say how far Ray has started an actor, and the last lines of its process, where that is on this node."""
     from ray._private import state, worker
 
     actor: dict[str, Any] = {}
@@ -204,7 +205,7 @@ def reported_state(handle: Any) -> str:
 
 @functools.cache
 def forbid_remote_code() -> None:
-    """Code that a model's configuration names (`auto_map`) does not run, although OpenRLHF asks for it."""
+    """Forbid code that a model's configuration names (`auto_map`) does not run, although OpenRLHF asks for it."""
     from transformers import dynamic_module_utils
 
     resolve = dynamic_module_utils.resolve_trust_remote_code
@@ -214,7 +215,8 @@ def forbid_remote_code() -> None:
 
 
 def adapt_trainer(timeout: float) -> None:
-    """fp32 weights and sums of gradients; without CUDA the CPU as device. timeout: Gloo's, in seconds."""
+    """Adapt OpenRLHF's trainer to fp32 weights and sums of gradients; without CUDA the CPU as device. timeout: Gloo's, in
+    seconds."""
     from openrlhf.utils import utils
 
     forbid_remote_code()
@@ -245,7 +247,7 @@ def adapt_trainer(timeout: float) -> None:
 
 
 def _gradients_to_add(original: Any) -> Any:
-    """The first micro-batch's in the precision of the sums."""
+    """Return the gradients to which a micro-batch's are added, the first one's in the precision of the sums."""
 
     def get_all_grad_tensors(optimizer: Any, parameters: list[Any], dtype: torch.dtype) -> list[torch.Tensor]:
         gradients = original(optimizer, parameters, dtype)
@@ -263,7 +265,7 @@ class _CpuDevice(str):
 
 
 def runner_environment(forbidden: int) -> dict[str, str]:
-    """vLLM's older model runner where the newer one cannot forbid so many ids."""
+    """Choose vLLM's older model runner where the newer one cannot forbid so many ids."""
     from vllm.v1.worker.gpu.sample.logit_bias import MAX_NUM_LOGIT_BIAS_TOKENS
 
     return {"VLLM_USE_V2_MODEL_RUNNER": "0"} if forbidden > MAX_NUM_LOGIT_BIAS_TOKENS else {}
@@ -284,19 +286,19 @@ def _discard_caches(worker: Any, level: int = 1) -> None:
 
 
 def _wake_up(worker: Any, tags: list[str] | None = None) -> None:
-    """The KV cache's first use brings its pages back."""
+    """Wake an engine up without its KV cache, whose first use brings the pages back."""
     if tags is None or "weights" in tags:
         worker.offloaded.restore()
 
 
 @functools.cache
 def _make_worker_class() -> type:
-    """The vLLM worker with the harness's methods of weight transfer."""
+    """Make the vLLM worker with the harness's methods of weight transfer."""
     from openrlhf.trainer.ray.vllm_worker_wrap import WorkerWrap
 
     class CheckedWorker(Checked, WorkerWrap):  # type: ignore[misc]
         def worker_processes(self) -> list[tuple[str, int, float]]:
-            """Fields of `Process`, in types that vLLM sends."""
+            """Return fields of `Process`, in types that vLLM sends."""
             return [astuple(process) for process in list_own_processes()]
 
     if (

@@ -56,7 +56,7 @@ def base_weights(engine: Any, folder: Path) -> Iterator[None]:
 
 
 def weights_of_rank(module: torch.nn.Module) -> list[Tensor]:
-    """Of this rank: its shards under ZeRO 3."""
+    """List the weights of this rank: its shards under ZeRO 3."""
     return [getattr(parameter, "ds_tensor", parameter) for parameter in module.parameters()]
 
 
@@ -67,7 +67,7 @@ def forget_gathered(engine: Any) -> None:
 
 @contextmanager
 def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
-    """What rollout engines are to have, by a checkpoint's names: inside, adapters are merged into frozen weights."""
+    """Give what rollout engines are to have, by a checkpoint's names: inside, adapters are merged into frozen weights."""
     module = engine.module
     stored = stored_names(module)
     plain = lora.plain_parameters(module)
@@ -84,7 +84,8 @@ def synced_weights(engine: Any) -> Iterator[dict[str, torch.nn.Parameter]]:
 
 
 def stored_names(model: Any) -> dict[str, str]:
-    """In a checkpoint, where transformers has others. Raises EngineError where one is more than renamed."""
+    """Return parameters' names in a checkpoint, where transformers has others. Raises EngineError where one is more than
+    renamed."""
     names = {}
     for name in lora.plain_parameters(model):
         stored = list(revert_weight_conversion(model, {name: torch.empty(0, device="meta")}))
@@ -98,7 +99,7 @@ def stored_names(model: Any) -> dict[str, str]:
 
 
 def _read_tensors(module: Any, folder: Path, files: ExitStack) -> dict[str, Tensor]:
-    """A module's tensors from the files of a folder."""
+    """Return a module's tensors from the files of a folder."""
     where = {}
     for path in sorted(folder.glob("*.safetensors")):
         file = files.enter_context(safe_open(path, framework="pt"))
@@ -117,7 +118,7 @@ def _read_tensors(module: Any, folder: Path, files: ExitStack) -> dict[str, Tens
 
 
 def save_moments(file: Path, engine: Any) -> None:
-    """`key:parameter` entries, from rank 0; every rank takes part. Raises CheckpointError where DeepSpeed lacks a master or
+    """Save `key:parameter` entries, from rank 0; every rank takes part. Raises CheckpointError where DeepSpeed lacks a master or
     moment."""
     state: dict[str, Tensor] = {}
     first = torch.distributed.get_rank() == 0
@@ -138,7 +139,7 @@ def save_moments(file: Path, engine: Any) -> None:
 
 
 def load_moments(file: Path, engine: Any) -> None:
-    """On every rank. Raises CheckpointError where they are incomplete or other parameters'."""
+    """Load the optimiser's state, on every rank. Raises CheckpointError where they are incomplete or other parameters'."""
     with safe_open(file, framework="pt") as state:
         entries = dict.fromkeys(state.keys())
         steps = {int(state.get_tensor(entry)) for entry in entries if entry.startswith("step:")}
@@ -168,7 +169,7 @@ def load_moments(file: Path, engine: Any) -> None:
 
 
 def _set_share(parameter: Any, value: Tensor, key: str) -> None:
-    """Under ZeRO 3: DeepSpeed's own setters have no room for the last rank's padding."""
+    """Set this rank's share of a value under ZeRO 3: DeepSpeed's own setters have no room for the last rank's padding."""
     size = parameter.ds_tensor.numel()
     whole = value.new_zeros(size * torch.distributed.get_world_size())
     whole[: value.numel()] = value.flatten()
@@ -180,7 +181,7 @@ def _set_share(parameter: Any, value: Tensor, key: str) -> None:
 
 
 def _create_optimiser_state(engine: Any) -> None:
-    """Adam's state comes with a step: one of zero gradient and learning rate."""
+    """Create Adam's state, which comes with a step: one of zero gradient and learning rate."""
     for group in engine.optimizer.param_groups:
         group["lr"] = 0.0
     ids = torch.zeros(1, 2, dtype=torch.long, device=torch.cuda.current_device())
@@ -189,7 +190,7 @@ def _create_optimiser_state(engine: Any) -> None:
 
 
 def _gather_state(engine: Any, parameter: Tensor, key: str) -> Tensor | None:
-    """One entry of the optimiser's state, gathered from all ranks."""
+    """Return one entry of the optimiser's state, gathered from all ranks."""
     if key == MASTER:
         return safe_get_full_fp32_param(parameter)  # type: ignore[no-any-return]
     if parameter in engine.basic_optimizer.state:

@@ -21,7 +21,8 @@ _ABSENT = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_a
 
 
 def import_without_flash() -> None:
-    """flash-attn takes hours to build: `ring_attn_utils` gets names that raise when called; for all else it is absent."""
+    """Import OpenRLHF without flash-attn, which takes hours to build: `ring_attn_utils` gets names that raise when called; for
+    all else it is absent."""
     if _MODULE in sys.modules or importlib.util.find_spec("flash_attn") is not None:
         return
     # The file alone: its package makes transformers look for flash-attn.
@@ -42,7 +43,7 @@ def import_without_flash() -> None:
 
 
 def _refuse_calls(module: str, name: str) -> Any:
-    """A function that stands for one of a package that is not installed."""
+    """Make a function that stands for one of a package that is not installed."""
     return partial(_raise_absent, f"{module}.{name}")
 
 
@@ -74,10 +75,11 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         self.patience = timedelta(seconds=max(settings.start_seconds, settings.call_seconds))
 
     def setup_distributed(self, timeout: timedelta | None = None) -> None:
-        """A rank waits for the others as long as any call may take."""
+        """Join the ranks' group. A rank waits for the others as long as any call may take."""
         super().setup_distributed(timeout or self.patience)
 
     def prepare(self, *models: Any) -> Any:
+        """Add adapters, or take up stored ones, before DeepSpeed takes the model."""
         if self.lora is not None:
             (actor, _), *_ = models
             lora.add_adapters(actor.model, self.lora)
@@ -86,14 +88,14 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
         return super().prepare(*models)
 
     def print(self, *_: Any) -> None:
-        """OpenRLHF prints whole models here."""
+        """Print nothing: OpenRLHF prints whole models here."""
 
     def _get_model_parameters(self, model: Any, *, optim: str | None = None, weight_decay: float = 0.0) -> Any:
         raw, _ = super()._get_model_parameters(model, optim=optim, weight_decay=weight_decay)
         return raw, [parameter for parameter in raw.parameters() if parameter.requires_grad]
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, *, max_norm: float | None = None) -> Any:
-        """With torch's AdamW; it steps on request, after any number of micro-batches."""
+        """Return DeepSpeed's settings, with torch's AdamW; it steps on request, after any number of micro-batches."""
         if optim_dict is not None:
             optim_dict["params"]["torch_adam"] = True
         config = super().get_ds_train_config(optim_dict, max_norm=max_norm)
@@ -111,7 +113,7 @@ class Strategy(DeepspeedStrategy):  # type: ignore[misc]
 
 
 def make_arguments(settings: OpenRLHFSettings, temperature: float) -> SimpleNamespace:
-    """Only what the classes in use read, so that a new one is noticed."""
+    """Make OpenRLHF's arguments: only what the classes in use read, so that a new one is noticed."""
     algorithm = SimpleNamespace(
         advantage=SimpleNamespace(
             is_correction_level="off",
@@ -137,7 +139,7 @@ def make_arguments(settings: OpenRLHFSettings, temperature: float) -> SimpleName
 
 
 def _actor_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
-    """What the actor's classes read. Learning rate and clipping are set at each update."""
+    """Return what the actor's classes read. Learning rate and clipping are set at each update."""
     adam = SimpleNamespace(lr=0.0, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
     return SimpleNamespace(
         adam=adam,
@@ -164,7 +166,7 @@ def _actor_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
 
 
 def _deepspeed_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
-    """What opens and shards a model. Adapters are the harness's own (`Strategy.prepare`), so OpenRLHF adds none."""
+    """Return what opens and shards a model. Adapters are the harness's own (`Strategy.prepare`), so OpenRLHF adds none."""
     no_adapters = SimpleNamespace(rank=0, alpha=0, dropout=0.0, target_modules=None)
     return SimpleNamespace(
         attn_implementation=settings.attention,
@@ -185,7 +187,7 @@ def _deepspeed_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
 
 
 def _training_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
-    """What the trainer's actors read."""
+    """Return what the trainer's actors read."""
     return SimpleNamespace(
         batch_size=settings.trainers,
         micro_batch_size=1,
@@ -200,7 +202,7 @@ def _training_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
 
 
 def _vllm_arguments(settings: OpenRLHFSettings) -> SimpleNamespace:
-    """What finds the rollout engines and sends them weights."""
+    """Return what finds the rollout engines and sends them weights."""
     backend = seams.SYNC_BACKEND if seams.uses_cpu_devices() else "nccl"
     return SimpleNamespace(
         num_engines=settings.rollout_engines,

@@ -52,7 +52,7 @@ with without_collection():
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnswerRow:
-    """mask: which of the answer's tokens are asked for."""
+    """An answer behind its prompt, as ids. mask: which of the answer's tokens are asked for; all by default."""
 
     prompt: Sequence[int]
     answer: Int32[np.ndarray, "T"]
@@ -64,6 +64,8 @@ class AnswerRow:
 
 
 class MicroBatch(NamedTuple):
+    """Answers of one forward pass. packed: how they enter the loss; None where they are only scored, or the pass is idle."""
+
     rows: Sequence[AnswerRow]
     packed: Packed | None = None
 
@@ -97,11 +99,13 @@ class Split(NamedTuple):
 
 
 def scoring_split(rows: Sequence[AnswerRow], ranks: int, budget: int) -> Split:
+    """Split answers that are only scored. budget: tokens of a micro-batch, at most."""
     return _split_rows(rows, range(len(rows)), ranks, budget, lambda places: None)
 
 
 def learning_splits(batch: MiniBatch, rows: Sequence[AnswerRow], ranks: int, budget: int) -> tuple[Split, Split]:
-    """Of own and of peer answers, learnt in this order; `rows[i]` is the i-th answer of `batch.live()`."""
+    """Split a mini-batch's own and its peer answers, which are learnt in this order. rows: of the answers of `batch.live()`, in
+    that order. budget: tokens of a micro-batch, at most."""
     live = list(batch.live())
     sources = [batch.terms[term].source for term, _ in live]
     own = [place for place, source in enumerate(sources) if source == "own"]
@@ -122,7 +126,9 @@ def _split_rows(
     packed: Callable[[list[int]], Packed | None],
     fewest: int = 0,
 ) -> Split:
-    """Rows in batches for each rank, and how many tokens each trains."""
+    """Split the chosen rows into micro-batches for each rank.
+
+    packed: gives how a micro-batch's rows enter the loss. fewest: passes of each rank at least, idle ones among them."""
     shares: list[list[list[int]]] = [[] for _ in range(ranks)]
     for turn, index in enumerate(sorted(chosen, key=lambda i: -rows[i].length)):
         # Back and forth, so that each rank gets long and short rows.
@@ -149,8 +155,8 @@ Plan = tuple[
 
 
 class RankGradients:
-    """An update's, before DeepSpeed shards them. With `measure`, own and peer answers' add up apart, in fp32, of which each rank
-    keeps its share."""
+    """One update's gradients, before DeepSpeed shards them. With `measure`, those of own and of peer answers add up apart, in
+    fp32, and each rank keeps its share of them."""
 
     def __init__(self, module: torch.nn.Module, measure: bool) -> None:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
@@ -162,7 +168,7 @@ class RankGradients:
 
     @contextmanager
     def collect(self, source: str) -> Iterator[None]:
-        """Backward passes inside count for `source`, "own" before "peer"."""
+        """Count backward passes inside for `source`, "own" before "peer"."""
         handles = [
             p.register_hook(partial(self._add_gradient, source, index))  # type: ignore[no-untyped-call]
             for index, p in enumerate(self._parameters)
@@ -180,8 +186,8 @@ class RankGradients:
         distributed.all_reduce(self._norms)
         return float(self._norms)
 
-    def apart(self) -> tuple[float, float, float]:
-        """Norms of own and peer gradients, and their cosine; NaN where absent or not measured."""
+    def measure_apart(self) -> tuple[float, float, float]:
+        """Measure the norms of own and peer gradients, and their cosine; NaN where absent or not measured. Collective, once."""
         own = self._sums["own"]
         peer = self._sums["peer"]
         measured = [bool(own), bool(peer)]
@@ -219,11 +225,16 @@ class RankGradients:
 
 
 class RankReport(NamedTuple):
-    """One update on one rank. gradient_norm: global, before clipping."""
+    """What one update did, as one rank tells it.
+
+    statistics: of the rank's own micro-batches, idle ones left out. The rest is of all ranks together: gradient_norm, before
+    clipping; own_norm, peer_norm, cosine: of own and peer gradients, NaN where absent or not measured."""
 
     statistics: list[AnswerStatistics]
     gradient_norm: float
-    apart: tuple[float, float, float] = (nan, nan, nan)
+    own_norm: float = nan
+    peer_norm: float = nan
+    cosine: float = nan
 
 
 def make_report(
@@ -233,7 +244,10 @@ def make_report(
     splits: Sequence[tuple[Split, Split]],
     learnt: Sequence[Sequence[RankReport]],
 ) -> UpdateReport:
-    """By update: rows, as `learning_splits` takes them, and splits; learnt: by rank and update."""
+    """Put together what all ranks did in a step's updates.
+
+    batches, rows, splits: by update, as `learning_splits` takes and gives them. learnt: what each rank tells, by rank and
+    update."""
     tally = Tally(terms, len(batches))
     for index, (batch, split) in enumerate(zip(batches, splits, strict=True)):
         live = list(batch.live())
@@ -242,15 +256,23 @@ def make_report(
             for group, statistics in zip(groups, updates[index].statistics, strict=True):
                 chosen = [live[i] for i in group]
                 tally.add(chosen, pack_answers(batch, chosen), statistics, sum(rows[index][i].length for i in group))
-    # An idle pass alone has measured no own gradient
-    apart = [u.apart if any(own.places) else (nan, *u.apart[1:]) for u, (own, _) in zip(learnt[0], splits, strict=True)]
+    updates = learnt[0]  # norms are the same on all ranks
+    own_norms = []
+    for update, (own, _) in zip(updates, splits, strict=True):
+        has_own_answers = any(own.places)  # an idle pass alone measures a norm of 0, which is no answer's
+        own_norms.append(update.own_norm if has_own_answers else nan)
     return tally.report(
-        mean_of_measured(u.gradient_norm for u in learnt[0]), *map(mean_of_measured, zip(*apart, strict=True))
+        norm=mean_of_measured(update.gradient_norm for update in updates),
+        own_norm=mean_of_measured(own_norms),
+        peer_norm=mean_of_measured(update.peer_norm for update in updates),
+        cosine=mean_of_measured(update.cosine for update in updates),
     )
 
 
 class Trainer(ActorPPOTrainer):  # type: ignore[misc]
-    """forbidden: added to the logits. ends: ids that are one action, as `head.merge_ends`. head: None under ZeRO 3, where no rank
+    """OpenRLHF's trainer of one rank, with the harness's loss in place of its own.
+
+    forbidden: added to the logits. ends: ids that are one action, as in `head.merge_ends`. head: None under ZeRO 3, where no rank
     has it whole."""
 
     forbidden: Float32[Tensor, "V"]
@@ -258,7 +280,9 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
     head: Head | None
 
     def learn(self, own: Sequence[MicroBatch], peer: Sequence[MicroBatch], optimisation: Optimisation) -> RankReport:
-        """One update, left out where the gradient is not finite. The loss is the ranks' sum; DeepSpeed takes the mean."""
+        """Make one update; none where the gradient is not finite. own, peer: this rank's micro-batches, as many as every rank's.
+
+        The loss is the sum over ranks, and DeepSpeed takes their mean: so each rank's part is multiplied by their number."""
         statistics: list[AnswerStatistics] = []
         gradients = RankGradients(self.actor.model.module, optimisation.measure)
         for source, batches in (("own", own), ("peer", peer)):
@@ -271,14 +295,17 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
                         loss, statistic = surrogate_loss(logp, batch.packed)
                         statistics.append(statistic)
                     self.strategy.backward(loss * self.strategy.world_size, self.actor, self.actor_optim)
-        if not math.isfinite(together := gradients.norms()):
-            return RankReport(statistics, together)
-        apart = gradients.apart()
+        sum_of_norms = gradients.norms()
+        if not math.isfinite(sum_of_norms):
+            return RankReport(statistics, sum_of_norms)
+        own_norm, peer_norm, cosine = gradients.measure_apart()
         del gradients  # its memory is the step's
-        return RankReport(statistics, self._step_optimiser(optimisation), apart)
+        gradient_norm = self._step_optimiser(optimisation)
+        return RankReport(statistics, gradient_norm, own_norm, peer_norm, cosine)
 
     def logprobs(self, batch: MicroBatch, raw: bool = False) -> Float[Tensor, "N"]:
-        """Of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and each end by itself."""
+        """Compute the log-probabilities of the tokens asked for, row after row. raw: at temperature 1, with no id ruled out and
+        each end by itself."""
         actor = self.actor
         head = self.head
         forbidden = torch.zeros_like(self.forbidden) if raw else self.forbidden
@@ -315,6 +342,8 @@ class Trainer(ActorPPOTrainer):  # type: ignore[misc]
         return output["logits"][:1, 0].sum(dim=1) * 0.0
 
     def broadcast_to_vllm(self) -> None:
+        """Send the weights to the rollout engines. OpenRLHF goes through the module's parameters: for that time they are those
+        that rollouts compute with, adapters added."""
         module = self.actor.model.module
         with synced_weights(self.actor.model) as weights:
             module.named_parameters = weights.items
@@ -354,6 +383,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
     def init_model_from_pretrained(
         self, strategy: Strategy, pretrain: str, max_steps: int, vllm_engines: None = None
     ) -> None:
+        """Open a model, in the place of one that was open before, whose memory is freed first."""
         seams.adapt_trainer(strategy.deadline)
         if getattr(self, "actor", None) is not None:
             self.actor.model.destroy()  # DeepSpeed's hooks would keep everything
@@ -365,6 +395,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         _without_dropout(self.actor, training=strategy.args.actor.gradient_checkpointing_enable)
 
     def join(self, engines: list[Any], forbidden: Collection[int], ends: Sequence[int] = ()) -> None:
+        """Make the trainer, once the rollout engines are there. forbidden: ids that are no content. ends: ids that are one
+        action."""
         strategy = self.strategy
         self.vllm_engines = engines
         self.trainer = Trainer(
@@ -395,6 +427,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
             return self.logprobs(batches)
 
     def hold(self, wanted: MemoryState) -> None:
+        """Keep this much of the trainer on the GPU. What only training needs goes away first, and what scoring needs last; they
+        come back in the other order."""
         model = self.actor.model
         away = self._offloaded
         scoring = [*weights_of_rank(model.module), *model.module.buffers(), self.trainer.forbidden]
@@ -416,6 +450,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
                 away.pop(held).restore()
 
     def save(self, folder: str, moments_file: str) -> None:
+        """Save weights and the optimiser's state; every rank calls it, and takes part where the state is spread over ranks."""
         module = self.actor.model.module
         config = module.config
         config.use_cache = True
@@ -430,6 +465,7 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
         save_moments(Path(folder, moments_file), self.actor.model)
 
     def checksums(self) -> dict[str, str]:
+        """Compute the checksum of each weight as rollout engines are to have it; collective where weights are sharded."""
         sums = {}
         with synced_weights(self.actor.model) as weights:
             for name, weight in weights.items():
@@ -456,7 +492,8 @@ class PolicyWorker(seams.plain_class(PolicyModelActor)):  # type: ignore[misc]
 def open_trainers(
     group: PlacementGroup, bundles: Sequence[int], share: float, environment: dict[str, str], deadline: float
 ) -> list[Any]:
-    """Still starting, each booking `share` of a device. Raises EngineError where the first is late."""
+    """Start a policy's trainers, and return them while they still start, each booking `share` of a device. Raises EngineError
+    where the first is late."""
     actor = ray.remote(num_gpus=1, concurrency_groups={"pulse": 1}, runtime_env={"env_vars": environment})(PolicyWorker)
 
     def start(rank: int, host: str | None, port: int | None) -> Any:
@@ -476,7 +513,7 @@ def open_trainers(
 
 
 def _without_dropout(actor: Any, training: bool) -> None:
-    """`training` is only the switch that gradient checkpointing listens to."""
+    """Take dropout out of a model. `training` is only the switch that gradient checkpointing listens to."""
     for module in actor.model.module.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0

@@ -76,7 +76,8 @@ def measure_price(
 
 
 class _Compared(NamedTuple):
-    """An own answer beside what became of it when it was carried. difference: why the ids are others; empty where they are not."""
+    """An own answer beside what became of it when it was carried. difference: why the ids are others; empty where they are
+    not."""
 
     prompt: Prompt
     answer: Answer
@@ -112,7 +113,7 @@ def _nats_paid(learner: Learner, compared: Sequence[_Compared]) -> list[float]:
 
 
 def said_of(policy: str, price: CarriedPrice) -> str:
-    """A sentence on who pays, how much and why; empty where there is nothing to say."""
+    """Return a sentence on who pays, how much and why; empty where there is nothing to say."""
     if price.answers and not price.finished:
         return (
             f"{policy}: none of its {price.answers} greedy answers ended. Either training.max_new_tokens is too small for them, or "
@@ -130,7 +131,7 @@ def said_of(policy: str, price: CarriedPrice) -> str:
 def _carry_own_answers(
     learner: Learner, groups: Sequence[Group], told: Sequence[Group]
 ) -> list[Retokenised | Exception]:
-    """As `Receiver.carry` carries a peer's answers, without a budget."""
+    """Carry own answers as `Receiver.carry` carries a peer's, without a budget."""
     records = []
     for group in told:
         text = group.answers[0].text
@@ -143,8 +144,8 @@ def _carry_own_answers(
 
 
 def _explain_difference(learner: Learner, answer: Answer, carried: Retokenised) -> str | None:
-    """Why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not those
-    that its tokenizer makes of the text, which is no fault of the carrying."""
+    """Say why its ids are others than the sampled ones; empty where they are the same, None where the policy's own ids are not
+    those that its tokenizer makes of the text, which is no fault of the carrying."""
     own = answer.content  # (T,)
     theirs = carried.tokens[: carried.ends.size]  # (T',)
     end = answer.tokens[own.size :]  # (E,)

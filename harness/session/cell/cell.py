@@ -126,8 +126,8 @@ def _prepare_policies(
 def _open_learner(
     cell: Cell, engines: Backend, folders: Mapping[str, Path], dates: Mapping[str, str], policy: Policy
 ) -> Learner:
-    """Open one policy's engine, and put its regime, clock and tokenizer beside it. folders: of base weights, by policy. dates: the
-    day that its chat template writes, by policy."""
+    """Open one policy's engine, and put its regime, clock and tokenizer beside it. folders: of base weights, by policy. dates:
+    the day that its chat template writes, by policy."""
     policy = with_template_date(policy, dates[policy.name])
     with announce_phase(f"opening {policy.name}"):
         engine = engines.open(policy, folders[policy.name])
@@ -138,7 +138,7 @@ def _open_learner(
 
 
 def _note_starts(manifest: Manifest, learners: Sequence[Learner]) -> Manifest:
-    """The manifest with what the opened policies start from: weights, precision, the day that a chat template writes."""
+    """Note in the manifest what the opened policies start from: weights, precision, the day that a chat template writes."""
     bases = {learner.name: learner.base for learner in learners}
     precision = {learner.name: getattr(learner.engine, "precision", "") for learner in learners}
     dates = {learner.name: template_date(learner.policy, learner.engine.tokenizer) for learner in learners}
@@ -146,8 +146,8 @@ def _note_starts(manifest: Manifest, learners: Sequence[Learner]) -> Manifest:
 
 
 def _as_it_began(manifest: Manifest, folder: Path) -> Manifest:
-    """Of a cell that goes on from weights of its own: it started from what it noted then, whatever this machine would start
-    from."""
+    """Keep the starts that a cell noted when it began, since it goes on from weights of its own: what this machine would start
+    from is then of no account, but a warning where it differs."""
     before = with_starts_of(read_manifest(folder), manifest)
     for here, noted in zip(manifest.policies, before.policies, strict=True):
         if noted.start and noted.start != here.start:
@@ -157,7 +157,7 @@ def _as_it_began(manifest: Manifest, folder: Path) -> Manifest:
 
 
 def read_behind_leads(term: Term, received: Received) -> Term:
-    """The term with each peer's answer behind its lead (`PeerAnswer.lead`), which regimes do not see."""
+    """Put each peer's answer of a term behind its lead (`PeerAnswer.lead`), which regimes do not see."""
     answers = []
     for answer in term.answers:
         lead = received.leads.get(answer.origin, ()) if answer.origin is not None else ()
@@ -168,8 +168,8 @@ def read_behind_leads(term: Term, received: Received) -> Term:
 def _empty_groups_of_late_answers(
     learner: Learner, step: int, earlier: Sequence[Prompt], received: Received
 ) -> list[Group]:
-    """Groups without own answers for the earlier prompts on which a peer's record came: a regime then finds them as it finds the
-    step's own."""
+    """Make groups without own answers for the earlier prompts on which a peer's record came: a regime then finds them as it finds
+    the step's own."""
     heard_of = {record.prompt_id for record, _ in received.admitted}
     version = learner.engine.version
     return [Group(prompt, learner.name, version, step, ()) for prompt in earlier if prompt.id in heard_of]
@@ -182,12 +182,20 @@ def is_due(every: int, step: int, last: int = -1) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LearntStep:
+    """One policy's rows of one step. details: rows by answer, by term and by task."""
+
     row: StepRow
     details: list[TraceRow | TermRow | TaskRow]
 
 
 @dataclass(slots=True)
 class Run:
+    """One start of a cell, from its newest resume point to the last step.
+
+    learners: the cell's opened policies, in the group's order. references: frozen copies of what they started from, by policy;
+    empty where nothing asks for them. best: the best points of the learning curves so far, by policy. attempt: number of this
+    start, from 1. observe: is told how far training is. stopped: whether the user asked to stop; asked once a step."""
+
     cell: Cell
     folder: Path
     engines: Backend
@@ -202,16 +210,21 @@ class Run:
     exchange: CellExchange = field(init=False)
     best: dict[str, resume_point.Best] = field(default_factory=dict)
     _watch: Watch = field(default_factory=Watch)
+    # Verdicts so far, and how many of them are invalid; policies' threads count them
     _counting: Lock = field(default_factory=Lock)
     _answers: int = 0
     _invalid: int = 0
+    # Questions by step, as the task has them: a late answer to an earlier one finds its prompt here
     _drawn: dict[int, list[Prompt]] = field(default_factory=dict)
     # With dynamic sampling: of the running step, by policy
     _replaced: dict[tuple[int, str], list[Prompt]] = field(default_factory=dict)
     _dropped: dict[str, list[Group]] = field(default_factory=dict)
 
     def to_the_end(self) -> None:
-        """Raises CellError, DiskFullError, Interrupted."""
+        """Train all steps that are left, and leave the trained weights and all rows but the evaluation's in the folder.
+
+        A cell whose last resume point is there was interrupted behind its last step: it is only restored. Raises CellError,
+        DiskFullError, and Interrupted where the user asked to stop, after a checkpoint."""
         cell = self.cell
         folder = self.folder
         steps = self.cell.training.steps
@@ -222,7 +235,7 @@ class Run:
             self.observe(steps, steps, "")
             return
         training = cell.training
-        if training.kl or training.measure_every or "strong" in cell.sharing.direction or self._started:
+        if training.kl or training.measure_every or "strong" in cell.sharing.direction or self._exchanges_start_scores:
             with announce_phase("opening the frozen references"):
                 opened = self.engines.each(lambda m: self.engines.reference(m.policy, m.base), self.learners)
             self.references = {m.name: engine for m, engine in zip(self.learners, opened, strict=True)}
@@ -240,7 +253,7 @@ class Run:
         self.journal.commit(self.cell.training.steps + 1)
 
     def _evaluate_policy(self, learner: Learner) -> list[SampleRow]:
-        """A policy's answers to the held-out questions. Seeds are equal in every regime, so that answers are paired."""
+        """Ask a policy the held-out questions. Seeds are equal in every regime, so that answers are paired."""
         stop_if_asked()
         cell = self.cell
         with learner.clock.phase("evaluate"):
@@ -248,47 +261,81 @@ class Run:
             return sample_rows(*asked, cell.training.steps, cell.seed, self.verifier)
 
     def _train_steps(self, training: RunningPhase) -> None:
-        cell = self.cell
+        """Take the steps behind the newest resume point, with curves, checkpoints and rows between them.
+
+        In lockstep all policies roll out before any learns; apart, each policy goes on alone to the next meeting, which is the
+        next step with a curve, a checkpoint or a commit. training: is told how many steps are done. Raises Interrupted."""
         steps = self.cell.training.steps
+        can_step_apart = self._can_step_apart()
         saved = resume_point.latest_resume_point(self.folder)
         done = 0 if saved is None else saved[0]
-        self.journal.rewind(-1 if saved is None else done)
-        scored = any(Need.SCORES in m.regime.needs for m in self.learners)
-        apart = self.engines.side_by_side and cell.sharing.max_staleness > 0
-        lockstep = not apart or scored or cell.variant.replay is not None or cell.variant.dynamic_sampling is not None
-        self.exchange = CellExchange(cell, self.folder, self.learners, self._measure_strengths, done, lockstep)
-        if saved is None:
-            self._measure_prices()
-            if cell.evaluation.curve_every:
-                self._measure_curve(0)
-        else:
-            self._take_up(saved[1], done)
+        self._start_or_resume(saved, lockstep=not can_step_apart)
         training.count(done)
         self.observe(done, steps, "")
         while done < steps:
             first = done + 1
-            done = done + 1 if lockstep else self._next_meeting(done + 1)
-            learnt = self._step_together(done) if lockstep else self._step_apart(first, done)
-            self._keep_rows(learnt)
-            if is_due(cell.evaluation.curve_every, done, last=steps):
-                self._measure_curve(done)
-            stop = self.stopped()
-            if stop or is_due(cell.training.checkpoint_every, done, last=steps):
-                self._save_checkpoint(done)
-            elif done % COMMIT_EVERY == 0:
-                self.journal.commit(done)
-            last_rows = [one.row for one in learnt[-len(self.learners) :]]
-            words = "  ".join(f"{row.policy} {row.reward_mean:.2f}" for row in last_rows)
-            training.count(done)
-            log.info("step %d/%d  %s", done, steps, words)
-            self.observe(done, steps, words)
-            if stop and done < steps:
-                raise Interrupted
+            if can_step_apart:
+                done = self._next_meeting(first)
+                learnt = self._step_apart(first, done)
+            else:
+                done = first
+                learnt = self._step_together(done)
+            self._end_step(done, learnt, training)
         if steps == 0 and saved is None:
             self._save_checkpoint(0)
         self.exchange.close()
 
-    def _take_up(self, point: Path, done: int) -> None:
+    def _can_step_apart(self) -> bool:
+        """Whether a policy may go on without waiting for the others' step.
+
+        Policies must have devices of their own, and the suite must admit answers of earlier steps (`max_staleness`): a peer's
+        records of the very step may be late. Three things need all policies at the same step: peers that score each other's
+        drafts, a recording, which is served step by step, and dynamic sampling, which may replace a question for all at once."""
+        cell = self.cell
+        if not self.engines.side_by_side or cell.sharing.max_staleness == 0:
+            return False
+        scores_drafts = any(Need.SCORES in m.regime.needs for m in self.learners)
+        return not scores_drafts and cell.variant.replay is None and cell.variant.dynamic_sampling is None
+
+    def _start_or_resume(self, saved: tuple[int, Path] | None, lockstep: bool) -> None:
+        """Open the exchange, and bring journal, policies and exchange to where training goes on.
+
+        saved: the newest resume point, with the steps finished there; without one the starts are measured. lockstep: as
+        `CellExchange`."""
+        done = 0 if saved is None else saved[0]
+        self.journal.rewind(-1 if saved is None else done)
+        self.exchange = CellExchange(self.cell, self.folder, self.learners, self._measure_strengths, done, lockstep)
+        if saved is not None:
+            self._restore_run(saved[1], done)
+            return
+        self._measure_prices()
+        if self.cell.evaluation.curve_every:
+            self._measure_curve(0)
+
+    def _end_step(self, done: int, learnt: Sequence[LearntStep], training: RunningPhase) -> None:
+        """Keep the rows, measure a curve and save where it is time, and say how far training is. Raises Interrupted.
+
+        learnt: step by step, of all policies; several steps' where policies stepped apart. Where the user asked to stop, a
+        checkpoint is saved first, so that nothing trained is lost."""
+        cell = self.cell
+        steps = cell.training.steps
+        self._keep_rows(learnt)
+        if is_due(cell.evaluation.curve_every, done, last=steps):
+            self._measure_curve(done)
+        stop = self.stopped()
+        if stop or is_due(cell.training.checkpoint_every, done, last=steps):
+            self._save_checkpoint(done)
+        elif done % COMMIT_EVERY == 0:
+            self.journal.commit(done)
+        last_rows = [one.row for one in learnt[-len(self.learners) :]]
+        words = "  ".join(f"{row.policy} {row.reward_mean:.2f}" for row in last_rows)
+        training.count(done)
+        log.info("step %d/%d  %s", done, steps, words)
+        self.observe(done, steps, words)
+        if stop and done < steps:
+            raise Interrupted
+
+    def _restore_run(self, point: Path, done: int) -> None:
         """Restore what a resume point holds. done: the steps finished there."""
         cell = self.cell
         state = resume_point.restore_resume_point(point, cell.key, self.learners)
@@ -325,6 +372,8 @@ class Run:
                 log.warning("%s", said, extra={"topic": f"{self.cell.group.name}/{name}/carried"})
 
     def _next_meeting(self, step: int) -> int:
+        """Return the first step from this one on after which all policies must be at the same step: a curve, a checkpoint or a
+        commit is due there, or it is the last."""
         training = self.cell.training
         every = self.cell.evaluation.curve_every
         while not any(is_due(n, step, training.steps) for n in (every, training.checkpoint_every, COMMIT_EVERY)):
@@ -332,16 +381,18 @@ class Run:
         return step
 
     def _step_together(self, step: int) -> list[LearntStep]:
+        """Take one step in lockstep: all roll out, all publish, all learn. Returns the rows in the policies' order.
+
+        Each policy publishes twice. Drafts go first, on a line of their own, since peers answer them with scores; the other
+        records go when those scores are among them, so that a receiver finds all of a peer's records of the step at once."""
         for learner in self.learners:
             learner.clock.next_step()
         self.exchange.begin(step)
         groups = self._roll_out(step)
+        measure = is_due(self.cell.training.measure_every, step)
         records = {}
         for learner in self.learners:
-            own = groups[learner.name]
-            records[learner.name] = self.exchange.records(
-                learner, own, step, is_due(self.cell.training.measure_every, step)
-            )
+            records[learner.name] = self.exchange.records(learner, groups[learner.name], step, measure)
             self.exchange.publish(learner, records[learner.name], step, drafts=True)
         if self.exchange.asks is not None:  # in place of drafts come scores of others' drafts
             scored = self.engines.each(
@@ -404,7 +455,8 @@ class Run:
         return {m.name: groups for m, groups in zip(self.learners, sampled, strict=True)}
 
     def _answer_prompts(self, learner: Learner, step: int, prompts: Sequence[tuple[int, Prompt]]) -> list[Group]:
-        """One group for each prompt; with `sampling: split` those of other policies' places are empty."""
+        """Make one group for each prompt; with `sampling: split` those of other policies' places are empty. prompts: each with
+        its place in the step."""
         turns = 1
         turn = 0
         if self.cell.variant.sampling == "split":
@@ -419,19 +471,27 @@ class Run:
         ]
 
     def _step_apart(self, first: int, last: int) -> list[LearntStep]:
+        """Let each policy take the steps `first` to `last` alone, without waiting for the others. Returns the rows step by step,
+        of each in the policies' order.
+
+        What compares a policy's groups with the others' of the same step is counted here: while a policy learnt, they were not
+        all sampled yet."""
         steps = range(first, last + 1)
-        walks = self.engines.each(lambda m: [self._step_alone(m, step) for step in steps], self.learners)
+        by_policy = self.engines.each(lambda m: [self._step_alone(m, step) for step in steps], self.learners)
         learnt = []
-        for step in zip(*walks, strict=True):
-            rolled = [own for own, _ in step]
-            for i, (own, one) in enumerate(step):
-                others = rolled[:i] + rolled[i + 1 :]
+        for of_step in zip(*by_policy, strict=True):
+            sampled = [groups for groups, _ in of_step]
+            for i, (own, one) in enumerate(of_step):
+                others = sampled[:i] + sampled[i + 1 :]
                 row = structs.replace(one.row, prompts_rescued=step_rows.count_rescued(own, others))
+                details = [detail for detail in one.details if not isinstance(detail, TaskRow)]
                 by_task = step_rows.task_rows(row.policy, row.step, own, others)
-                learnt.append(LearntStep(row, [*(d for d in one.details if not isinstance(d, TaskRow)), *by_task]))
+                learnt.append(LearntStep(row, [*details, *by_task]))
         return learnt
 
     def _step_alone(self, learner: Learner, step: int) -> tuple[list[Group], LearntStep]:
+        """Take one policy's step: sample, publish, and learn from what has come by then, of this step or earlier ones. A peer
+        that is more than `max_staleness` steps behind is waited for, up to the deadline."""
         learner.clock.next_step()
         own = self._answer_prompts(learner, step, list(enumerate(self._draw_prompts(step, learner))))
         self._count_invalid(own)
@@ -440,6 +500,7 @@ class Run:
         return own, self._learn_from_step(learner, step, own, [], behind=self.cell.sharing.max_staleness)
 
     def _keep_rows(self, learnt: Sequence[LearntStep]) -> None:
+        """Append the steps' rows and the exchange's, and warn of what in them looks unhealthy."""
         for one in learnt:
             self.journal.append([one.row, *one.details])
             for topic, line in self._watch.hear(one.row, one.details):
@@ -447,9 +508,13 @@ class Run:
         self.journal.append(self.exchange.ledger())
 
     def _draw_prompts(self, step: int, learner: Learner) -> list[Prompt]:
-        replaced = self._replaced.get((step, learner.name))
-        drawn = replaced or self._drawn.get(step)  # read once: another policy's thread may drop it
-        drawn = drawn or self._drawn.setdefault(step, training_prompts(self.cell, step))
+        """Return the step's questions as the policy is asked them; with dynamic sampling, those that were put in place of others
+        too."""
+        drawn = self._replaced.get((step, learner.name))
+        if not drawn:
+            drawn = self._drawn.get(step)  # read once: another policy's thread may drop it
+        if not drawn:
+            drawn = self._drawn.setdefault(step, training_prompts(self.cell, step))
         return as_asked(drawn, self.cell.training.task, learner.policy)
 
     def _earlier_prompts(self, step: int, learner: Learner) -> list[Prompt]:
@@ -464,6 +529,7 @@ class Run:
         return list(earlier.values())
 
     def _make_receiver(self) -> Receiver:
+        """Make what collects, judges and carries peers' records for a learner, under the cell's settings."""
         return Receiver(
             self.exchange.exchange,
             self.cell.sharing,
@@ -471,12 +537,12 @@ class Run:
             longest=2 * self.cell.training.max_new_tokens,
             scored=any(Need.RECEIVER_OLD in m.regime.needs for m in self.learners),
             asks=self.exchange.asks,
-            starts=self.references if self._started else {},
+            starts=self.references if self._exchanges_start_scores else {},
         )
 
     @property
-    def _started(self) -> bool:
-        """Whether scores under the weights that policies started from are exchanged."""
+    def _exchanges_start_scores(self) -> bool:
+        """Whether peers send scores under the weights that they started from, beside those under their present ones."""
         return any(Need.START_SCORES in m.regime.needs for m in self.learners)
 
     def _learn_from_step(
@@ -510,7 +576,8 @@ class Run:
     def _make_terms(
         self, learner: Learner, step: int, own: Sequence[Group], earlier: Sequence[Prompt], received: Received
     ) -> tuple[list[Group], list[Term]]:
-        """Ask again with the regime's hints, and let it make terms of all answers; the groups of that second round, and the terms.
+        """Ask again with the regime's hints, and let it make terms of all answers. Returns the groups of that second round, and
+        the terms.
 
         own: the learner's groups of the step. earlier: prompts of earlier steps, on which peers' answers may be late."""
         regime = learner.regime
@@ -530,8 +597,8 @@ class Run:
     def _update_policy(
         self, learner: Learner, step: int, prompts: Sequence[Prompt], terms: Sequence[Term], measure: bool
     ) -> UpdateReport:
-        """Update the policy by the step's terms, and tell the regime the gradients that it asked for. prompts: those of all terms.
-        measure: own and peer gradients apart. Raises CellError for a loss that is not finite."""
+        """Update the policy by the step's terms, and tell the regime the gradients that it asked for. prompts: those of all
+        terms. measure: own and peer gradients apart. Raises CellError for a loss that is not finite."""
         wants_gradients = Need.GRADIENTS in learner.regime.needs
         optimisation = self._settings_of_updates(learner, measure or wants_gradients)
         with learner.clock.phase("train"):
@@ -543,7 +610,7 @@ class Run:
         return report
 
     def _make_context(self, learner: Learner, step: int) -> Context:
-        """What a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
+        """Tell what a regime may know beside its answers. Its random numbers depend on cell, learner and step alone."""
         cell = self.cell
         stream = cell.variant.sampling_stream
         votes = same_of(self.cell.training.task)
@@ -559,7 +626,7 @@ class Run:
         )
 
     def _penalty_term(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> Term:
-        """The term of `training.kl`: own answers that could be judged, with the base policy's log-probabilities."""
+        """Make the term of `training.kl`: own answers that could be judged, with the base policy's log-probabilities."""
         asked = [prompt for prompt, _ in valid]
         with learner.clock.phase("score"):
             base = self.references[learner.name].score(asked, [answer.tokens for _, answer in valid])
@@ -570,7 +637,7 @@ class Run:
         return Term("kl", "own", KL, tuple(answers), weight=self.cell.training.kl)
 
     def _settings_of_updates(self, learner: Learner, measure: bool) -> Optimisation:
-        """The settings of a step's updates. measure: own and peer gradients apart."""
+        """Make the settings of a step's updates. measure: own and peer gradients apart."""
         training = self.cell.training
         variant = self.cell.variant
         return Optimisation(
@@ -586,7 +653,7 @@ class Run:
         )
 
     def _measure_kl(self, learner: Learner, valid: Sequence[tuple[Prompt, Answer]]) -> tuple[float, float]:
-        """KL in nats per token from the policy that sampled to the updated one, and to the base."""
+        """Measure the KL in nats per token from the policy that sampled to the updated one, and to the base."""
         asked = [prompt for prompt, _ in valid]
         tokens = [answer.tokens for _, answer in valid]
         old = [answer.logprobs for _, answer in valid]
@@ -632,7 +699,7 @@ class Run:
             )
 
     def _save_checkpoint(self, step: int) -> None:
-        """Rows first: later ones are made again."""
+        """Commit the rows, and then the weights: rows behind the newest weights are made again, missing ones could not be."""
         self._append_costs()
         self.journal.commit(step)
         with self.learners[0].clock.phase("save"):
@@ -642,5 +709,6 @@ class Run:
             )
 
     def _append_costs(self) -> None:
+        """Append what each policy has cost so far in this start."""
         for learner in self.learners:
             self.journal.append(cost_rows(self.attempt, learner.name, learner.clock))

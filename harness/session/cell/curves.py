@@ -43,7 +43,7 @@ def probe_policy(
 
 
 def _accuracy_by_task(prompts: Sequence[Prompt], verdicts: Sequence[Verdict]) -> dict[str, tuple[float, int]]:
-    """The mean reward and the number of answers that could be judged, as `probe_policy` returns them; NaN of none."""
+    """Return the mean reward and the number of answers that could be judged, as `probe_policy` returns them; NaN of none."""
     rewards: dict[str, list[float]] = {"": []}
     for prompt, verdict in zip(prompts, verdicts, strict=True):
         of_task = rewards.setdefault(prompt.task, [])

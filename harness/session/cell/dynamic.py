@@ -16,7 +16,7 @@ def has_equal_rewards(group: Group) -> bool:
 
 
 def places_to_replace(groups: Mapping[str, Sequence[Group]], decided_by: Literal["all", "own"]) -> dict[str, list[int]]:
-    """By policy, the places in its groups whose prompts are to be replaced.
+    """List, by policy, the places in its groups whose prompts are to be replaced.
 
     groups: of one step, by policy; with `all` they are to the same prompts in one order, and a prompt is replaced only where
     every policy's group has equal rewards: the prompts that one policy solves and another does not are those from which
@@ -31,6 +31,6 @@ def places_to_replace(groups: Mapping[str, Sequence[Group]], decided_by: Literal
 
 
 def prompts_not_asked(offered: Iterable[Prompt], asked: Iterable[str]) -> list[Prompt]:
-    """The offered prompts, in order, that the step has not asked. asked: ids, also of prompts that were replaced."""
+    """Return the offered prompts, in order, that the step has not asked. asked: ids, also of prompts that were replaced."""
     known = set(asked)
     return [prompt for prompt in offered if prompt.id not in known]

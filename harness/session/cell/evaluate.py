@@ -85,7 +85,7 @@ def evaluate_base(
 def store_evaluation(
     folder: Path, manifest: Manifest, rows: Sequence[SampleRow], costs: Sequence[CostRow], attempt: int
 ) -> None:
-    """A finished evaluation, in the place of an earlier one."""
+    """Store a finished evaluation, in the place of an earlier one."""
     journal = Journal(folder)
     journal.rewind(-1)
     journal.append([*rows, *costs])
@@ -97,7 +97,7 @@ def store_evaluation(
 def sample_rows(
     engine: PolicyEngine, evaluation: Evaluation, policy: Policy, step: int, seed: int, verifier: Verifier
 ) -> list[SampleRow]:
-    """Greedy and avg@k samples of all tasks. step: 0 for a base."""
+    """Sample answers to all tasks, and make their rows: greedy and avg@k samples. step: 0 for a base."""
     tasks = [get_task(name) for name in evaluation.tasks]
     with announce_phase(f"{'final' if step else 'baseline'} evaluation of {policy.name}"):
         evaluated = evaluate_tasks(
@@ -115,7 +115,7 @@ def sample_rows(
 
 
 def _metrics_by_task(evaluation: Evaluation, tasks: Sequence[str]) -> dict[str, list[str]]:
-    """The metrics of each task whose number of samples the suite states."""
+    """Return the metrics of each task whose number of samples the suite states."""
     metrics = {}
     for task in tasks:
         samples = evaluation.samples_of(task)
@@ -158,7 +158,7 @@ def _journal_row(sample: EvaluationSample, vote: int, policy: str, step: int) ->
 
 
 def cost_rows(attempt: int, policy: str, clock: Clock, rows: Sequence[SampleRow] = ()) -> list[CostRow]:
-    """The clock's phases since it was last asked. rows: the answers of `evaluate_tasks`."""
+    """Return the clock's phases since it was last asked. rows: the answers of `evaluate_tasks`."""
     costs = []
     for name, spent in clock.take().items():
         answered = rows if name == "evaluate" else ()

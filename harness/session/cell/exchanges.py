@@ -40,8 +40,8 @@ class ExchangeState(msgspec.Struct, frozen=True):
 
 
 def _senders_of_bad_peers(cell: Cell, learners: Sequence[Learner], asks: bool) -> dict[str, Sender]:
-    """What stands between a bad peer and its receivers, by the name that it sends under. asks: it also sends drafts, under a
-    name of their own, so that each line keeps its own memory and draws."""
+    """Return what stands between a bad peer and its receivers, by the name that it sends under. asks: it also sends drafts, under
+    a name of their own, so that each line keeps its own memory and draws."""
     lines = ("", ASKS) if asks else ("",)
     senders = {}
     for learner in learners:
@@ -74,7 +74,8 @@ class CellExchange:
         done: int,
         lockstep: bool = True,
     ) -> None:
-        """done: steps already in the recording. lockstep: all publish before the first collects."""
+        """Open the lines. strengths: measures who is strong, where the direction depends on it. done: steps already in the
+        recording. lockstep: all publish before the first collects."""
         sharing = cell.sharing
         training = cell.training
         replay = cell.variant.replay
@@ -165,7 +166,7 @@ class CellExchange:
             self._source.serve(self.exchange, step, self._replayed, share, self._seed)
 
     def records(self, learner: Learner, groups: Sequence[Group], step: int, measure: bool = False) -> list[Record]:
-        """What the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
+        """Make what the regime shares; of a bad peer what it claims. measure: also the share of rollouts' tokens that is not
         canonical (THL)."""
         lines = [line for line in (self.exchange, self.asks) if line is not None]
         if self._stored or not any(line.receivers(learner.name) for line in lines):
@@ -194,7 +195,7 @@ class CellExchange:
             line.publish(learner.name, step, sent, sender)
 
     def ledger(self) -> list[ExchangeRow]:
-        """The step's entries by receiver; the ledger forgets them."""
+        """Take the step's entries by receiver; the ledger forgets them."""
         entries: list[ExchangeRow] = []
         for line in filter(None, (self.asks, self.exchange)):
             entries = entries + line.ledger
@@ -202,7 +203,7 @@ class CellExchange:
         return sorted(entries, key=lambda entry: self._names.index(entry.receiver))
 
     def state(self) -> ExchangeState:
-        """The recording is brought to the disk first."""
+        """Return what is to be saved; the recording is brought to the disk first."""
         if self._writer is not None:
             self._writer.flush()
         senders = {name: sender.state() for name, sender in self._senders.items()}
@@ -210,7 +211,7 @@ class CellExchange:
         return ExchangeState(self.exchange.state(), senders, asks)
 
     def restore(self, state: ExchangeState) -> None:
-        """Raises CheckpointError."""
+        """Take up `state` again. Raises CheckpointError."""
         self.exchange.restore(state.exchange)
         if self.asks is not None:
             self.asks.restore(state.asks)
@@ -223,7 +224,7 @@ class CellExchange:
 
 
 def _with_canonical(records: Sequence[Record], learner: Learner) -> list[Record]:
-    """The records, rollouts with the share of their tokens that encoding the text would not make."""
+    """Return the records, rollouts with the share of their tokens that encoding the text would not make."""
     answers = [np.array(record.tokens, dtype=np.int32) for record in records if isinstance(record, Rollout)]
     shares = iter(noncanonical_shares(learner.codec, answers))
     measured: list[Record] = []

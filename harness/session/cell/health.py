@@ -28,8 +28,8 @@ CHANCE = 1e-6
 
 
 class _Running:
-    """`sum_last_steps` of one policy's steps so far, without its rows: of every step a few sums of all steps up to it are kept, so
-    that those of any window are a difference, and a step takes as long after ten thousand others as at first."""
+    """`sum_last_steps` of one policy's steps so far, without its rows: of every step a few sums of all steps up to it are kept,
+    so that those of any window are a difference, and a step takes as long after ten thousand others as at first."""
 
     COUNTS = ("answers", "right", "wrong", "invalid", "truncated", "empty", "unboxed")
 
@@ -40,6 +40,7 @@ class _Running:
         self.first: float | None = None
 
     def add(self, row: StepRow, terms: Iterable[TermRow]) -> None:
+        """Take up a step: its counts are added to the sums of all steps before it."""
         own = [t for t in terms if t.source == "own" and t.name != "kl"]
         known = row.entropy == row.entropy
         if not self.steps:
@@ -53,7 +54,8 @@ class _Running:
         self.entropy.append(self.entropy[-1] + (row.entropy if known else 0.0))
 
     def late(self, policy: str, least: int) -> Sums:
-        """As `symptoms.sum_last_steps` has it: the last quarter of the steps, or more until there are `least` answers."""
+        """Return the recent figures, as `symptoms.sum_last_steps` has it: the last quarter of the steps, or more until there are
+        `least` answers."""
         count = len(self.steps)
         answers = self.sums["answers"]
         begin = count - max(1, math.ceil(LAST_SHARE * count))
@@ -80,7 +82,7 @@ class Watch:
         self._told: set[tuple[str, Trouble]] = set()
 
     def hear(self, row: StepRow, details: Sequence[Row]) -> list[tuple[str, str]]:
-        """What a policy's newest step adds: (who and what, the sentence)."""
+        """Return what a policy's newest step adds: (who and what, the sentence)."""
         running = self._running.setdefault(row.policy, _Running())
         running.add(row, [one for one in details if isinstance(one, TermRow)])
         sums = running.late(row.policy, WATCHED_ANSWERS)
@@ -97,7 +99,7 @@ class Watch:
 
 
 def check_loss(policy: str, step: int, loss: float) -> None:
-    """Raises TrainingError for a loss that is no number or far out."""
+    """Check a step's loss. Raises TrainingError for a loss that is no number or far out."""
     if not math.isfinite(loss):
         raise TrainingError(Fault.NOT_FINITE, f"{policy}: the loss is {loss} at step {step}")
     if abs(loss) > EXPLODED_LOSS:
@@ -132,7 +134,7 @@ def check_trained(folder: Path) -> None:
 
 
 def _best_share(rows: pd.DataFrame, size: int) -> float:
-    """The largest share of right answers in so many steps one after another; 0 without steps."""
+    """Return the largest share of right answers in so many steps one after another; 0 without steps."""
     best = 0.0
     for start in range(0, len(rows), size):
         part = rows[start : start + size][["right", "wrong"]].sum()

@@ -24,7 +24,7 @@ class Judge:
     by_task: Mapping[str, Verifier] = field(default_factory=dict)
 
     def verify(self, asked: Sequence[tuple[Prompt, str]]) -> list[Verdict]:
-        """Of questions with a response each, in order. Raises VerificationError where processes do not start."""
+        """Verify responses to questions, and return verdicts in order. Raises VerificationError where processes do not start."""
         places: dict[str, list[int]] = {}
         for place, (prompt, _) in enumerate(asked):
             places.setdefault(prompt.task, []).append(place)
@@ -37,26 +37,26 @@ class Judge:
 
 
 def judge_of(task: AnyTask, verifier: Verifier) -> Judge:
-    """What judges the answers to a task's questions, in the verifier's processes. Raises PluginError."""
+    """Return what judges the answers to a task's questions, in the verifier's processes. Raises PluginError."""
     if not isinstance(task, list):
         return Judge(verifier.by(scorer_called(get_task(task).scorer)))
     return Judge(verifier, {str(part): verifier.by(scorer_called(get_task(part.task).scorer)) for part in task})
 
 
 def scorer_for(task: AnyTask, prompt: Prompt) -> Scorer:
-    """The scorer of the task that asks this question. Raises PluginError."""
+    """Return the scorer of the task that asks this question. Raises PluginError."""
     return scorer_of(get_task(_task_that_asks(task, prompt)).scorer)
 
 
 def same_of(task: AnyTask) -> Mapping[str, Same]:
-    """Which read answers are one vote, by the task that asks; of a task alone under the empty name."""
+    """Say which read answers are one vote, by the task that asks; of a task alone under the empty name."""
     if not isinstance(task, list):
         return {"": same_by(get_task(task).scorer)}
     return {str(part): same_by(get_task(part.task).scorer) for part in task}
 
 
 def _task_that_asks(task: AnyTask, prompt: Prompt) -> AnyTask:
-    """The task itself, or the part of a mixture that asks the question."""
+    """Return the task itself, or the part of a mixture that asks the question."""
     if not isinstance(task, list):
         return task
     return next(part.task for part in task if str(part) == prompt.task)

@@ -62,6 +62,8 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds that are spent inside for a phase: by the engine's meter, or in phases without an engine by this
+        thread's clock."""
         engine = name not in _WITHOUT_ENGINE
         own = self.meter if engine else time.thread_time
         cpu = own() + asked_seconds()
@@ -106,7 +108,7 @@ class Learner:
 
     @cached_property
     def codec(self) -> TokenCodec:
-        """Raises TokenizationError."""
+        """What carries text into the learner's tokens. Raises TokenizationError."""
         return TokenCodec(self.engine.tokenizer, self.engine.stop, self.closing)
 
     @property
@@ -115,7 +117,7 @@ class Learner:
         return tuple(getattr(self.engine, "closing", self.engine.stop[:1]))
 
     def ending(self, tokens: Int32[np.ndarray, "T"]) -> int:
-        """Tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
+        """Count the tokens of a finished answer's end: the whole of `closing` where it ends so, else one."""
         size = len(self.closing)
         if tuple(tokens[-size:].tolist()) == self.closing:
             return size
@@ -137,7 +139,7 @@ class Learner:
 
 
 def template_date(policy: Policy, tokenizer: PreTrainedTokenizerFast) -> str:
-    """The day that the chat template of a `dated` policy writes; empty where it writes none."""
+    """Return the day that the chat template of a policy writes, as its `chat` states it; empty where it writes none."""
     if not isinstance(policy.chat, dict):
         return ""
     from harness.engines.templates import ChatTemplate
@@ -159,8 +161,8 @@ def verdicts_of_answers(
 def second_round(
     learner: Learner, cell: Cell, step: int, own: Sequence[Group], hints: Sequence[Hint], judge: Judge
 ) -> list[Group]:
-    """Sample and judge the hinted questions, as often as before. A hint ends before what gives away the gold or the peer's answer,
-    or reads as a control token; where nothing is left, the question is not asked."""
+    """Sample and judge the hinted questions, as often as before. A hint ends before what gives away the gold or the peer's
+    answer, or reads as a control token; where nothing is left, the question is not asked."""
     if not hints:
         return []
     asked = {group.prompt.id: group.prompt for group in own}
@@ -245,6 +247,6 @@ def roll_out(learner: Learner, cell: Cell, step: int, prompts: Sequence[Prompt],
 
 
 def _judged_answer(learner: Learner, sample: Sample, closed: bool, verdict: Verdict) -> Answer:
-    """closed: a stop text ended it, for which one EOS stands that is not learnt."""
+    """Make an answer of a sample and its verdict. closed: a stop text ended it, for which one EOS stands that is not learnt."""
     ending = 1 if closed else learner.ending(sample.tokens)
     return Answer(sample.tokens, sample.logprobs, sample.text, sample.finished, verdict, closed, ending)

@@ -24,7 +24,7 @@ def log_of(folder: Path, earlier: int = 0) -> Path:
 
 @contextmanager
 def log_output(folder: Path) -> Iterator[Path]:
-    """A new log, to which stdout and stderr go meanwhile."""
+    """Open a new log, to which stdout and stderr go meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in range(EARLIER_LOGS, 0, -1):
         with suppress(FileNotFoundError):
@@ -64,7 +64,7 @@ def append_note(folder: Path, text: str) -> None:
 
 
 def read_tail(log: Path, lines: int) -> list[str]:
-    """At most 1 MiB; empty where there is no log."""
+    """Read the last lines of a log, of at most 1 MiB; empty where there is no log."""
     try:
         with open_regular(log) as file:
             file.seek(max(0, log.stat().st_size - (1 << 20)))

@@ -80,7 +80,7 @@ class BaseCheckpoint:
 
 
 def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], Identity]) -> list[BaseCheckpoint]:
-    """The base checkpoints that a suite measures: one of each policy, or one for each seed where starts differ by seed."""
+    """Return the base checkpoints that a suite measures: one of each policy, or one for each seed where starts differ by seed."""
     bases = []
     for group in suite.groups:
         for policy in group.policies:
@@ -92,7 +92,7 @@ def bases_of(suite: Suite, identity: Callable[[ModelGroup, Policy, int | None], 
 
 
 def variant_options(variant: Variant) -> dict[str, Any]:
-    """What must agree for a budget-matched baseline."""
+    """Write what must agree for a budget-matched baseline."""
     own: dict[str, Any] = {"sampling_stream": variant.sampling_stream}
     if variant.sampling != "all":
         own["sampling"] = variant.sampling
@@ -109,7 +109,7 @@ def variant_options(variant: Variant) -> dict[str, Any]:
 
 
 def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
-    """The manifest of work that has not begun."""
+    """Make the manifest of work that has not begun."""
     policies = work.group.policies if isinstance(work, Cell) else [work.policy]
     entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
     if isinstance(work, BaseCheckpoint):
@@ -149,8 +149,8 @@ def label_of(manifest: Manifest) -> str:
 
 
 def with_starts(manifest: Manifest, bases: Mapping[str, Path], precision: Mapping[str, str]) -> Manifest:
-    """With the hub commits that were loaded, the precision, and the digest of the weights that each policy starts from. Raises
-    DataError."""
+    """Note in a manifest the hub commits that were loaded, the precision, and the digest of the weights that each policy starts
+    from. Raises DataError."""
     entries = []
     for entry in manifest.policies:
         folder = bases[entry.name]
@@ -161,14 +161,14 @@ def with_starts(manifest: Manifest, bases: Mapping[str, Path], precision: Mappin
 
 
 def with_starts_of(before: Manifest, manifest: Manifest) -> Manifest:
-    """With the digests of starts that an earlier manifest of the same cell has, or none."""
+    """Note in a manifest the digests of starts that an earlier manifest of the same cell has, or none."""
     noted = {entry.name: entry.start for entry in before.policies}
     entries = (msgspec.structs.replace(e, start=noted.get(e.name, "")) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
 
 def frozen_dates(folder: Path, policies: Sequence[Policy]) -> dict[str, str]:
-    """The day of each policy's chat template: that of the first start, else today."""
+    """Return the day of each policy's chat template: that of the first start, else today."""
     today = datetime.now().astimezone().date().isoformat()
     dates = {policy.name: today for policy in policies}
     with suppress(StoreError):
@@ -177,7 +177,7 @@ def frozen_dates(folder: Path, policies: Sequence[Policy]) -> dict[str, str]:
 
 
 def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
-    """With the days that templates write."""
+    """Note in a manifest the days that templates write."""
     entries = (msgspec.structs.replace(e, date=dates.get(e.name, "")) for e in manifest.policies)
     return msgspec.structs.replace(manifest, policies=tuple(entries))
 
@@ -185,6 +185,7 @@ def with_dates(manifest: Manifest, dates: Mapping[str, str]) -> Manifest:
 def suite_file(
     suite: Suite, cells: Sequence[Cell], bases: Sequence[BaseCheckpoint] = (), altered: Sequence[str] = ()
 ) -> SuiteFile:
+    """Make what a suite's file in its results says: its variants, groups, cells and base checkpoints."""
     variants = []
     for variant in suite.regimes:
         options = variant_options(variant)
@@ -210,7 +211,7 @@ def suite_file(
 
 
 def _state_claims(suite: Suite) -> StatedClaims:
-    """The digest of the suite's claims, stated now; nothing where it has none."""
+    """Return the digest of the suite's claims, stated now; nothing where it has none."""
     if not suite.claims:
         return StatedClaims()
     said = digest_of([claim.model_dump(mode="json") for claim in suite.claims])
@@ -220,8 +221,8 @@ def _state_claims(suite: Suite) -> StatedClaims:
 def mark_state(
     folder: Path, manifest: Manifest, state: State, reason: str = "", attempts: int = 0, fault: Fault | None = None
 ) -> None:
-    """A new state; the first start, what was claimed before it, the training pool, what was measured at the start and, where the
-    manifest has none, the digests of starts are kept."""
+    """Mark a manifest's new state; the first start, what was claimed before it, the training pool, what was measured at the start
+    and, where the manifest has none, the digests of starts are kept."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     started = now
     pool = manifest.pool
@@ -268,7 +269,7 @@ def mark_state(
 
 
 def _claims_of(folder: Path) -> StatedClaims:
-    """What a suite's file says of its claims; nothing where there is none."""
+    """Return what a suite's file says of its claims; nothing where there is none."""
     with suppress(StoreError):
         return read_suite(folder).claims
     return StatedClaims()
@@ -284,6 +285,7 @@ def mark_interrupted(folder: Path, states: Container[State] = ("running",)) -> N
 
 @functools.cache
 def _current_commit() -> tuple[str, bool]:
+    """Read the commit that this package is at, and whether files differ from it; empty where it is no checkout of its own."""
     folder = Path(str(resources.files(harness))).parent
 
     def git(*args: str) -> str:
@@ -312,7 +314,7 @@ def package_versions() -> dict[str, str]:
 
 @functools.cache
 def _describe_machine() -> dict[str, str]:
-    """Facts of this machine on which digits or seconds may depend, once a process."""
+    """Return the facts of this machine on which digits or seconds may depend, once a process."""
     gibibytes = psutil.virtual_memory().total / 2**30
     facts = {
         "system": f"{platform.system()} {platform.release()}",
@@ -327,7 +329,7 @@ def _describe_machine() -> dict[str, str]:
 
 
 def _thread_settings() -> dict[str, str]:
-    """The threads of torch, where it is loaded and has several."""
+    """Return the threads of torch, where it is loaded and has several."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
@@ -336,7 +338,7 @@ def _thread_settings() -> dict[str, str]:
 
 
 def describe_processor() -> str:
-    """Model, and a digest of numerical instruction sets."""
+    """Describe the processor: model, and a digest of numerical instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

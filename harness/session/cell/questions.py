@@ -48,7 +48,7 @@ def as_asked(prompts: Sequence[Prompt], task: AnyTask, policy: Policy) -> list[P
 
 
 def pool_entry(training: Training) -> StatedPool | None:
-    """For the manifest; None where code makes the prompts. Raises DataError."""
+    """Describe the training pool for the manifest; None where code makes the prompts. Raises DataError."""
     source = training_source(training.task)
     if source.generated:
         return None
@@ -58,14 +58,16 @@ def pool_entry(training: Training) -> StatedPool | None:
 
 
 def curve_task(cell: Cell) -> AnyTask:
-    """What the learning curve asks: evaluation's first task; in mixed training those of its tasks that are evaluated, if any."""
+    """Return what the learning curve asks: evaluation's first task; in mixed training those of its tasks that are evaluated, if
+    any."""
     tasks, trained = cell.evaluation.tasks, cell.training.task
     mixed = [TaskShare(task=task) for task in tasks if isinstance(trained, list) and task in cell.training.tasks]
     return mixed or tasks[0]
 
 
 def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
-    """The same in every cell of a suite; of several tasks as many each, or one more."""
+    """Choose the questions of the learning curve, the same in every cell of a suite; of several tasks as many each, or one
+    more."""
     asked, count = curve_task(cell), cell.evaluation.curve_prompts
     if not isinstance(asked, list):
         return _held_out(asked, count, policy)
@@ -77,7 +79,7 @@ def curve_prompts(cell: Cell, policy: Policy) -> list[Prompt]:
 
 
 def _held_out(name: str | FileTask, count: int, policy: Policy) -> list[Prompt]:
-    """So many held-out questions of a task, as the policy is asked them."""
+    """Return so many held-out questions of a task, as the policy is asked them."""
     task = get_task(name)
     prompts = fair_part(task.documents(None), count)
     return [replace(p, text=task.render(p, policy.style or task.styles[0])) for p in prompts]
@@ -96,8 +98,8 @@ def truncated_answers(
     sampled: Sequence[Sequence[Sample]],
     strings: Sequence[str],
 ) -> list[list[tuple[Sample, bool]]]:
-    """Answers up to the first of `strings`, and whether one ended them. An EOS with its log-probability (nats) stands for it,
-    not learnt (`Answer.closed`). Raises TokenizationError."""
+    """Cut answers at the first of `strings`, and say whether one ended them. An EOS with its log-probability (nats) stands for
+    it, not learnt (`Answer.closed`). Raises TokenizationError."""
     cut: list[list[tuple[Sample, bool]]] = []
     asked: list[Prompt] = []
     tokens: list[Int32[np.ndarray, "T"]] = []
@@ -117,7 +119,7 @@ def truncated_answers(
 
 
 def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) -> tuple[Sample, bool]:
-    """The EOS has no log-probability yet."""
+    """Cut an answer at a stop text. The EOS has no log-probability yet."""
     starts = [at for string in strings if (at := sample.text.find(string)) >= 0]
     if not starts:
         return sample, False
@@ -132,7 +134,7 @@ def truncate_at_stop(codec: TokenCodec, sample: Sample, strings: Sequence[str]) 
 def measure_lengths(
     policy: Policy, folder: Path, evaluation: Evaluation, cell: Cell | None = None, fetch: bool = True
 ) -> Lengths:
-    """Tokens of the longest prompt and answer. folder: may lack weights. Raises EngineError, DataError."""
+    """Measure the tokens of the longest prompt and answer. folder: may lack weights. Raises EngineError, DataError."""
     from harness.engines.vocabulary import open_vocabulary
 
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
@@ -155,8 +157,8 @@ def measure_lengths(
 def longest_prompts(
     policy: Policy, folder: Path, evaluation: Evaluation, cells: Sequence[Cell]
 ) -> Iterator[tuple[bool, int, int]]:
-    """Tokens of the longest question and of its longest answer: whether of evaluation, question, answer. folder: may lack weights.
-    Raises EngineError, DataError where a data set is not on this machine."""
+    """Yield tokens of the longest question and of its longest answer: whether of evaluation, question, answer. folder: may lack
+    weights. Raises EngineError, DataError where a data set is not on this machine."""
     from harness.engines.vocabulary import open_vocabulary
 
     vocabulary = open_vocabulary(folder, policy.chat, policy.name)
@@ -176,7 +178,7 @@ def longest_prompts(
 
 
 def _hint_tokens(cell: Cell, vocabulary: Vocabulary) -> int:
-    """That a second round adds to a question, with the words around the hint."""
+    """Count the tokens that a second round adds to a question, with the words around the hint."""
     regime = registry.build(cell.variant.regime, cell.variant.options)
     if not regime.hint_tokens:
         return 0
@@ -188,7 +190,7 @@ def _hint_tokens(cell: Cell, vocabulary: Vocabulary) -> int:
 def with_checked_length(
     engine: str, options: Mapping[str, Any], policy: Policy, folder: Path, lengths: Lengths
 ) -> dict[str, Any]:
-    """Options with the needed `max_length`. Raises EngineError where less was stated, or the model holds less."""
+    """Return options with the needed `max_length`. Raises EngineError where less was stated, or the model holds less."""
     stated = options.get("max_length")
     if stated is not None and stated < lengths.longest:
         raise EngineError(
@@ -213,6 +215,8 @@ def with_length(
 
 
 def _training_prompts(cell: Cell, fetch: bool) -> Sequence[Prompt]:
+    """List all questions of which a cell may train on some. fetch: whether data sets that are not here are fetched. Raises
+    DataError."""
     source = training_source(cell.training.task)
     for task in cell.training.tasks if not fetch else ():
         if str(task) in SOURCES:

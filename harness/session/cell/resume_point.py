@@ -51,7 +51,7 @@ def save_resume_point(
     answers: int = 0,
     invalid: int = 0,
 ) -> Path:
-    """Drops older ones and weights no longer best. Raises DiskFullError, StoreError, FencedError."""
+    """Save a resume point, and drop older ones and weights no longer best. Raises DiskFullError, StoreError, FencedError."""
     target = folder / _RESUME / f"step-{step:08d}"
 
     def fill(temporary: Path) -> None:
@@ -94,7 +94,7 @@ def keep_best(folder: Path, best: Mapping[str, Best]) -> None:
 
 
 def finish_checkpoint(folder: Path, step: int) -> None:
-    """The last checkpoint becomes `checkpoint/`, without optimisers' states."""
+    """Move the last checkpoint to `checkpoint/`, without optimisers' states."""
     newest = folder / _RESUME / f"step-{step:08d}"
     with about_to_change(folder):
         if newest.is_dir():
@@ -140,7 +140,7 @@ def has_begun(folder: Path) -> bool:
 
 
 def read_resume_point(path: Path) -> SessionState:
-    """What a checkpoint says besides weights. Raises CheckpointError."""
+    """Read what a checkpoint says besides weights. Raises CheckpointError."""
     try:
         return read_sealed(path / SESSION, SessionState, longest=MAX_BYTES)
     except StoreError as error:
@@ -148,7 +148,7 @@ def read_resume_point(path: Path) -> SessionState:
 
 
 def restore_resume_point(path: Path, key: str, learners: Sequence[Learner]) -> SessionState:
-    """Raises CheckpointError."""
+    """Restore engines and regimes from a resume point, and return the rest of it. Raises CheckpointError."""
     state = read_resume_point(path)
     if state.key != key:
         raise CheckpointError(f"{path}: belongs to cell {state.key}, not to {key}")

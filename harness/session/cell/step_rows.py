@@ -158,6 +158,7 @@ class _CountedAnswers(NamedTuple):
 
 
 def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
+    """Count a step's answers by verdict, and sum what means are taken of."""
     answers = [answer for group in groups for answer in group.answers]
     verdicts = [answer.verdict.value for answer in answers]
     undecided = [answer for answer in answers if not answer.verdict.valid]
@@ -179,7 +180,7 @@ def _count_answers(groups: Sequence[Group]) -> _CountedAnswers:
 
 
 def task_rows(policy: str, step: int, own: Sequence[Group], others: Sequence[Sequence[Group]]) -> list[TaskRow]:
-    """In mixed training, a row for each task that the step asks the policy; else none."""
+    """Make, in mixed training, a row for each task that the step asks the policy; else none."""
     rows = []
     asked_tasks = [group.prompt.task for group in own if group.prompt.task and group.answers]
     for task in dict.fromkeys(asked_tasks):
@@ -203,7 +204,7 @@ def task_rows(policy: str, step: int, own: Sequence[Group], others: Sequence[Seq
 
 
 def task_curve_rows(policy: str, step: int, probed: Mapping[str, tuple[float, int]]) -> list[TaskCurveRow]:
-    """In mixed training, a point of each task's learning curve; else none. probed: accuracy and answers by task."""
+    """Make, in mixed training, a point of each task's learning curve; else none. probed: accuracy and answers by task."""
     return [
         TaskCurveRow(policy=policy, step=step, task=task, accuracy=accuracy, answers=answers)
         for task, (accuracy, answers) in probed.items()
@@ -220,7 +221,7 @@ def count_rescued(own: Sequence[Group], others: Sequence[Sequence[Group]]) -> in
 
 
 def _all_wrong_prompts(own: Sequence[Group]) -> set[str]:
-    """The ids of all-wrong prompts: at least one answer could be judged, and none is right."""
+    """Return the ids of all-wrong prompts: at least one answer could be judged, and none is right."""
     return {group.prompt.id for group in own if group.valid and not _is_solved(group)}
 
 
@@ -250,7 +251,7 @@ def mark_used(
 
 
 def _entries_that_helped(received: Received, again: Sequence[Group]) -> dict[AnswerId, list[ExchangeRow]]:
-    """By own answer: the entries of scores that it got from peers, and of the hint under which it was sampled."""
+    """List by own answer the entries of scores that it got from peers, and of the hint under which it was sampled."""
     helped = defaultdict[AnswerId, list[ExchangeRow]](list)
     for scored, entry in received.scored:
         helped[scored].append(entry)
@@ -289,7 +290,7 @@ def _term_row(policy: str, step: int, term: TermReport) -> TermRow:
 
 
 def k3_divergence(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float:
-    """Mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats per token."""
+    """Compute the mean of exp(new - old) - 1 - (new - old) over tokens: KL(old || new) from samples of old, nats per token."""
     if not old:
         return NAN
     before = np.concatenate(old).astype(np.float64)  # (N,)
@@ -302,7 +303,7 @@ def k3_divergence(old: Sequence[np.ndarray], new: Sequence[np.ndarray]) -> float
 
 
 def _ratio_moments(terms: Sequence[TermReport]) -> tuple[float, float]:
-    """Mean and second moment of the ratios of all terms together; NaN where no term has a ratio."""
+    """Return the mean and second moment of the ratios of all terms together; NaN where no term has a ratio."""
     known = [term for term in terms if term.ratios]
     count = sum(term.ratios for term in known) or NAN
     total = sum(term.ratios * term.ratio_mean for term in known)
@@ -311,7 +312,7 @@ def _ratio_moments(terms: Sequence[TermReport]) -> tuple[float, float]:
 
 
 def _clipped_share(terms: Sequence[TermReport]) -> float:
-    """Share of clipped tokens among those that would move the policy without clipping."""
+    """Return the share of clipped tokens among those that would move the policy without clipping."""
     clipped = sum(term.clipped_tokens for term in terms)
     active = sum(term.active_tokens for term in terms)
     pushed = clipped + active
@@ -319,8 +320,8 @@ def _clipped_share(terms: Sequence[TermReport]) -> float:
 
 
 def _peer_only(terms: Sequence[Term], reports: Sequence[TermReport], failed: set[str]) -> float:
-    """Share of tokens with a gradient that make a peer's answer likelier at a prompt which the learner failed: support that it
-    has from peers alone."""
+    """Return the share of tokens with a gradient that make a peer's answer likelier at a prompt which the learner failed: support
+    that it has from peers alone."""
     moved_in_all = 0
     moved_by_peers = 0
     for term, report in zip(terms, reports, strict=True):

@@ -128,7 +128,7 @@ def job_of(
 def run_job(
     job: Job, verifier: Verifier, progress: Callable[[float, float, str], None], stopped: Callable[[], bool]
 ) -> float:
-    """Returns CPU-seconds. Raises HarnessError, Interrupted."""
+    """Run a job, and return its CPU-seconds. Raises HarnessError, Interrupted."""
     folder = Path(job.folder)
     with (
         guard_changes(folder, partial(hold_for_change, Path(job.claim), folder))
@@ -165,7 +165,7 @@ def run_job(
 
 
 def _count_attempts(folder: Path) -> int:
-    """A damaged manifest's by the ledger of costs."""
+    """Count the starts of a cell so far; those of a damaged manifest by the ledger of costs."""
     state, _, attempts = read_state(folder)
     if state == "failed" and not attempts:
         with contextlib.suppress(StoreError, KeyError):
@@ -174,7 +174,7 @@ def _count_attempts(folder: Path) -> int:
 
 
 def failure_reason(error: BaseException, job: Job) -> str:
-    """Of an unexpected error also its last line, of the plugin if any."""
+    """Say why a job failed; of an unexpected error also its last line, of the plugin if any."""
     if isinstance(error, HarnessError):
         if isinstance(error, CheckpointError):
             return f"{error}; {remedy_for(Path(job.folder))}"
@@ -208,7 +208,7 @@ class Heartbeat:
     beats: int = -1
 
     def is_due(self, now: float, cpu: float, beats: int) -> bool:
-        """now: seconds; cpu: of the main thread."""
+        """Whether a heartbeat is due. now: seconds; cpu: of the main thread."""
         if beats == self.beats and cpu - self.used < LEAST_CPU_SHARE * (now - self.said):
             return False
         self.said = now
@@ -234,6 +234,7 @@ class Worker(logging.Handler):
         threading.Thread(target=self._send_heartbeats, args=(min(PULSE_SECONDS, silence / 10),), daemon=True).start()
 
     def serve(self) -> None:
+        """Run the jobs that the driver sends, one after another, until it asks for an end or is gone."""
         from harness.verification.verifier import Verifier
 
         verifier = Verifier(workers=1)
@@ -270,6 +271,8 @@ class Worker(logging.Handler):
             self._stopped.set()
 
     def _send_heartbeats(self, interval: float) -> None:
+        """Tell the driver that the worker lives, as often as work goes on; a silent one is killed. The job's log is kept within
+        its limit."""
         heartbeat = Heartbeat(time.monotonic())
         main = threading.main_thread().ident
         cpu_clock = getattr(time, "pthread_getcpuclockid", lambda _: time.CLOCK_PROCESS_CPUTIME_ID)
@@ -282,6 +285,7 @@ class Worker(logging.Handler):
                 trim_log(log_of(Path(job.folder)))
 
     def _read_jobs(self) -> None:
+        """Read jobs until the driver closes the pipe; then leave the running one some seconds to save, and end the process."""
         for line in self._source:
             self._jobs.put(to_worker.decode(line))
         self._stopped.set()  # the driver asks for it or is gone
@@ -299,6 +303,7 @@ def _end_of(error: BaseException, job: Job) -> Finished:
 
 
 def main() -> None:
+    """Serve jobs as a worker process. Stdout is kept for messages; what libraries print there goes to stderr."""
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)  # the driver decides what they mean
     sink = os.fdopen(os.dup(1), "wb", buffering=0)

@@ -248,7 +248,7 @@ class Driver:
         self.gpus = [card.name for card in list_visible_gpus()] if plan.resources.gpus else []
 
     def _order_of_starts(self, cells: Sequence[Cell]) -> dict[str, int]:
-        """When each job is to start, by key: a base in the turn of the first cell that waits for it."""
+        """Say when each job is to start, by key: a base in the turn of the first cell that waits for it."""
         turns: dict[str, int] = {}
         for turn, cell in enumerate(cells):
             for key in (*sorted(self.waits[cell.key]), cell.key):
@@ -271,7 +271,7 @@ class Driver:
         return self.summary
 
     def _run_jobs(self) -> None:
-        """Until all jobs have ended, or the disk is full and no worker is at work."""
+        """Run jobs until all jobs have ended, or the disk is full and no worker is at work."""
         self._submit_ready_jobs()
         while self.jobs or self._count_busy() or any(self.again.values()):
             if self.summary.disk:
@@ -294,7 +294,7 @@ class Driver:
                 self._process_message(worker, message)
 
     def _idle_worker(self) -> WorkerProcess | None:
-        """An idle worker, a new one while there may be more, or None."""
+        """Find an idle worker, a new one while there may be more, or None."""
         for worker in self.workers:
             if worker.job is None:
                 return worker
@@ -315,7 +315,7 @@ class Driver:
                 return
 
     def _gpu_environment(self) -> dict[str, str]:
-        """For a new worker: the GPU that fewest workers have. Clustered engines place their own processes."""
+        """Choose for a new worker the GPU that fewest workers have. Clustered engines place their own processes."""
         if backend_of(self.prepared.suite.engine).clustered or not self.gpus:
             return {}
         used = Counter(worker.gpu for worker in self.workers)
@@ -330,7 +330,7 @@ class Driver:
         self.granted += self.scheduler.submit([self.requests.pop(key) for key in ready])
 
     def _process_message(self, worker: WorkerProcess, message: FromWorker | None) -> None:
-        """message: None where the process has ended."""
+        """Take up a worker's message. message: None where the process has ended."""
         worker.heard = time.monotonic()
         match message:
             case Progress(id=label, done=done, total=total, words=words):
@@ -369,7 +369,7 @@ class Driver:
                 worker.heard = now + STACKS_SECONDS
 
     def _check_claim(self) -> None:
-        """Raises HarnessError where another run has taken over."""
+        """Check that the run still has its claim. Raises HarnessError where another run has taken over."""
         if self.claim is not None and self.claim.is_lost():
             raise HarnessError(
                 f"{self.prepared.folder}: this run did not renew its claim in time, and another run has taken over its "

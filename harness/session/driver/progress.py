@@ -53,6 +53,7 @@ class Reporter:
         self._said = time.monotonic()
 
     def start(self, bases: int, cells: int, steps: float, most: int, where: str) -> None:
+        """Say how much there is to do. steps: of a cell. most: jobs at a time. where: they run."""
         self._steps = max(1.0, steps)
         self._cells = cells
         self._total = (cells + bases * BASE_CELLS) * self._steps
@@ -62,6 +63,7 @@ class Reporter:
         self.message(f"{cells} cell{'s' * (cells != 1)}{base} to do, {most} at a time ({where})")
 
     def begin(self, label: str) -> None:
+        """Note that a job begins. Time in which no cell runs does not count for the pace."""
         if not label.startswith("base "):
             now = time.monotonic()
             self._began = now if self._began is None else self._began + now - (self._paused or now)
@@ -70,7 +72,7 @@ class Reporter:
         self._tasks[label] = self._bars.add_task(label, total=1.0, words="starting")
 
     def progress(self, label: str, done: float, total: float, words: str) -> None:
-        """The first report of a start says where it begins."""
+        """Take up a report of a job's progress. The first report of a start says where it begins."""
         share = done / total if total else 1.0
         self._at[label] = at = share * self._whole_steps(label)
         if not label.startswith("base "):
@@ -86,7 +88,7 @@ class Reporter:
         self.tick()
 
     def end(self, label: str, outcome: str, reason: str, cpu_seconds: float) -> None:
-        """After another outcome than done or failed a later start goes on."""
+        """Note that a job has ended. After another outcome than done or failed a later start goes on."""
         if outcome in {"done", "failed"}:
             self._at[label] = self._whole_steps(label)
             self._cells_done += outcome == "done" and not label.startswith("base ")
@@ -99,7 +101,7 @@ class Reporter:
         self.message(f"{label}: {outcome}{f', {words}' if words else ''}  [{self.words()}]", style)
 
     def words(self) -> str:
-        """`4/15 cells, 5.2 steps/s, about 3 min left`"""
+        """Say how far the run is: `4/15 cells, 5.2 steps/s, about 3 min left`"""
         elapsed = 0.0 if self._began is None else (self._paused or time.monotonic()) - self._began
         rate = self._made / elapsed if elapsed > 0 else 0.0
         seconds = (self._total - sum(self._at.values())) / rate if rate else 0.0
@@ -130,7 +132,7 @@ class Reporter:
 
 
 def _rough_time(seconds: float) -> str:
-    """A time that is guessed: no tenths, and seconds in tens."""
+    """Write a time that is guessed: no tenths, and seconds in tens."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -139,7 +141,7 @@ def _rough_time(seconds: float) -> str:
 
 @contextmanager
 def show_phases(first: str) -> Iterator[None]:
-    """What this process does. first: words until a phase."""
+    """Show on stderr what this process does. first: words until a phase."""
     ended = threading.Event()
     console = _Stderr(stderr=True)
     status = console.status("")

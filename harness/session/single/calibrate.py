@@ -64,8 +64,8 @@ def calibrate_models(
     plain: bool = False,
     max_new_tokens: int | None = None,
 ) -> Calibration:
-    """Sample answers to training questions at temperature 1. few_shot: worked questions before each. plain: without chat templates.
-    max_new_tokens: of the longest answer; None is the task's own. Raises UsageError, PluginError, DataError."""
+    """Sample answers to training questions at temperature 1. few_shot: worked questions before each. plain: without chat
+    templates. max_new_tokens: of the longest answer; None is the task's own. Raises UsageError, PluginError, DataError."""
     asked, shots = _questions_and_shots(task, levels, prompts, few_shot)
     folders = _open_folders(models)
     solved: dict[str, dict[str, Solved]] = {name: {} for name in folders}
@@ -98,7 +98,7 @@ def calibrate_models(
 def _questions_and_shots(
     task: str, levels: Sequence[str], prompts: int, few_shot: int
 ) -> tuple[dict[str, list[Prompt]], dict[str, str]]:
-    """By level: the questions, and the worked questions before each, none of which is asked. Raises UsageError."""
+    """Choose by level the questions, and the worked questions before each, none of which is asked. Raises UsageError."""
     asked = {name: questions_of(task, name, prompts) for name in _chosen_levels(task, levels)}
     if few_shot and not ladder.is_ladder(task):
         raise UsageError("--few-shot: works only with the ladder")
@@ -113,14 +113,14 @@ def _questions_and_shots(
 
 
 def _longest_answer(task: str, level: str) -> int:
-    """Tokens of the longest answer to a level's questions."""
+    """Return the tokens of the longest answer to a level's questions."""
     if task == "micro":
         return LONGEST_ANSWER["micro"]
     return LONGEST_ANSWER["ladder"] if ladder.is_ladder(task) else get_task(level).max_new_tokens
 
 
 def _open_folders(models: Sequence[str]) -> dict[str, Path]:
-    """Each model's folder by the last part of its name. Raises UsageError."""
+    """Return each model's folder by the last part of its name. Raises UsageError."""
     folders: dict[str, Path] = {}
     for model in models:
         name = model.rstrip("/").rsplit("/", 1)[-1]
@@ -159,7 +159,7 @@ def count_rescues(solved_by: Mapping[str, Mapping[str, Solved]], answers: int) -
 
 
 def _chosen_levels(task: str, levels: Sequence[str]) -> list[str]:
-    """The levels that are named, or all of the task. Raises UsageError."""
+    """Return the levels that are named, or all of the task. Raises UsageError."""
     if task == "micro":
         known = tuple(micro.SKILLS)
     elif ladder.is_ladder(task):

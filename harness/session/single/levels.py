@@ -1,5 +1,5 @@
-"""Measure what a policy can do on a level of questions: ask it, have its answers judged, count. `harness tasks --calibrate` and the
-trial of `harness new-suite` both measure here."""
+"""Measure what a policy can do on a level of questions: ask it, have its answers judged, count. `harness tasks --calibrate` and
+the trial of `harness new-suite` both measure here."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def questions_of(task: str, level: str, count: int) -> list[Prompt]:
-    """Return `count` training questions of a level of micro or the ladder, or of a task that is a level itself, the same ones every
-    time; fewer where the level is small. Raises UsageError for none, DataError where a library is missing."""
+    """Return `count` training questions of a level of micro or the ladder, or of a task that is a level itself, the same ones
+    every time; fewer where the level is small. Raises UsageError for none, DataError where a library is missing."""
     seed = derive_seed(SEED, level)
     draw = _draw_of_level(task, level)
     prompts = list[Prompt]()
@@ -72,7 +72,7 @@ def questions_of(task: str, level: str, count: int) -> list[Prompt]:
 
 
 def _draw_of_level(task: str, level: str) -> Callable[[int, int], list[Prompt]]:
-    """What draws so many training questions of a level by a seed."""
+    """Return what draws so many training questions of a level by a seed."""
     if task == "micro" or ladder.is_ladder(task):
         source = micro if task == "micro" else ladder
         return lambda seed, count: source.training_prompts(seed, count, [level])

@@ -49,7 +49,7 @@ class RescoreReport:
 
 
 def rescore_results(results: Path, suite: str | None = None, scorer: str | None = None) -> RescoreReport:
-    """By each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
+    """Score stored answers again by each task's scorer, or this one. Raises UsageError, PluginError, VerificationError."""
     if scorer is not None:
         scorer_called(scorer)
     manifests = (results / suite).glob("*/manifest.json") if suite else results.glob("*/*/manifest.json")
@@ -82,6 +82,7 @@ def rescore_results(results: Path, suite: str | None = None, scorer: str | None 
 
 
 def _scorer_of_task(folder: Path, name: str) -> str:
+    """Find which scorer a stored task had: as its manifest or its suite states, else the task's own."""
     configs = [manifest.config for _, manifest in read_manifests([folder])]
     for file in suite_files(folder.parent):
         with suppress(StoreError):

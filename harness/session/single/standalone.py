@@ -111,7 +111,7 @@ def evaluate_checkpoint(
 
 
 def _style_of(tasks: Sequence[Task], chat: bool, few_shot: bool) -> Style | None:
-    """How tasks that offer this style are asked; None leaves each its own. Raises UsageError."""
+    """Say how tasks that offer this style are asked; None leaves each its own. Raises UsageError."""
     for task in tasks:
         if few_shot and "few-shot" not in task.styles:
             raise UsageError(f"--few-shot: {task.name} has no worked examples")
@@ -131,8 +131,8 @@ def _manifest_of_evaluation(
     settings: Mapping[str, Any],
     remarks: Sequence[str],
 ) -> Manifest:
-    """What was evaluated. Its key hashes the folder's content, the tasks and all settings, so that the same again is stored in the
-    same place."""
+    """Make the manifest of what was evaluated. Its key hashes the folder's content, the tasks and all settings, so that the same
+    again is stored in the same place."""
     name = Path(os.path.abspath(checkpoint)).name  # of `.`, too
     judged: dict[str, str] = {}
     for task in tasks:

@@ -27,8 +27,8 @@ def describe_changes(cell: Cell, before: Manifest) -> str:
 
 
 def _changes_of_identity(new: Identity, old: Identity) -> Iterator[str]:
-    """Results versions, models, training pool and evaluation sets. A result from before there were results versions notes none of
-    these."""
+    """Yield changes of results versions, models, training pool and evaluation sets. A result from before there were results
+    versions notes none of these."""
     if not old.versions:
         yield "its result is older than results versions"
         return
@@ -50,7 +50,7 @@ def _changes_of_identity(new: Identity, old: Identity) -> Iterator[str]:
 
 
 def _changes_of_settings(cell: Cell, before: Manifest) -> Iterator[str]:
-    """All settings but the models' names, which the identity tells."""
+    """Yield changes of all settings but the models' names, which the identity tells."""
     was_set = dict(_flatten_settings(before.config))
     now_set = dict(_flatten_settings(cell.config()))
     for option in sorted({*was_set, *now_set}):
@@ -59,7 +59,7 @@ def _changes_of_settings(cell: Cell, before: Manifest) -> Iterator[str]:
 
 
 def _flatten_settings(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings with their whole path, such as `training.steps`; what is absent or empty is left out."""
+    """Yield settings with their whole path, such as `training.steps`; what is absent or empty is left out."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten_settings(inner, f"{path}.{key}" if path else str(key))

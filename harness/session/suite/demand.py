@@ -72,8 +72,8 @@ def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices:
 
 
 def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Workload:
-    """How often each phase runs, and on how many answers. By the regime's declarations: an upper bound for regimes that select
-    [our reading]."""
+    """Say how often each phase runs, and on how many answers. By the regime's declarations: an upper bound for regimes that
+    select [our reading]."""
     training = cell.training
     evaluation = cell.evaluation
     regime = resolved.regime_of(cell)
@@ -109,7 +109,8 @@ def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Wo
 
 
 def _peers_of_a_receiver(cell: Cell) -> float:
-    """Authors per receiver, on average. Which policy is the stronger one is seen at the start: of each pair one sends."""
+    """Return the authors per receiver, on average. Which policy is the stronger one is seen at the start: of each pair one
+    sends."""
     names = [policy.name for policy in cell.group.policies]
     if _is_directed(cell):
         return (len(names) - 1) / 2

@@ -73,7 +73,7 @@ def cell_disk(cell: Cell, resolved: ResolvedSuite) -> Disk:
 
 
 def _journal_bytes(cell: Cell, resolved: ResolvedSuite, demand: CellDemand) -> int:
-    """Of a finished cell's journal and manifest."""
+    """Return the bytes of a finished cell's journal and manifest."""
     work = demand.workload
     policies = len(demand.policies)
     answer, trace = _text_bytes(resolved)
@@ -99,7 +99,7 @@ def _journal_bytes(cell: Cell, resolved: ResolvedSuite, demand: CellDemand) -> i
 
 
 def _tokenizer_bytes(folder: Path) -> int | None:
-    """Of a model's files beside its weights; None where it is no folder here."""
+    """Return the bytes of a model's files beside its weights; None where it is no folder here."""
     if not folder.is_dir():
         return None
     return sum(file.stat().st_size for file in folder.iterdir() if file.is_file() and file.suffix not in WEIGHTS)
@@ -117,7 +117,7 @@ def check_place(folder: Path) -> None:
 
 
 def check_disk(prepared: Prepared, disk: Disk) -> None:
-    """Raises UsageError where results and models need more than the disks have free."""
+    """Check that there is room. Raises UsageError where results and models need more than the disks have free."""
     folder = prepared.folder
     there = sum(_bytes_in(folder / cell.key) for cell in prepared.cells_to_run())
     needs = [(folder, "the results", max(0, disk.running - there))]
@@ -138,7 +138,8 @@ def check_disk(prepared: Prepared, disk: Disk) -> None:
 
 
 def _cache_needs(prepared: Prepared) -> Iterator[tuple[Path, int]]:
-    """Bytes that models will take, and where: supervised starts and micro models in the harness's cache, others in the hub's."""
+    """Count the bytes that models will take, and where: supervised starts and micro models in the harness's cache, others in the
+    hub's."""
     resolved = prepared.resolved
     bases = {base.key: base for cell in prepared.cells_to_run() for base in prepared.bases_of(cell)}.values()
     missing = {base.key for base in prepared.missing_bases()}

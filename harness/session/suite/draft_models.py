@@ -78,7 +78,7 @@ def check_models(suite: Suite) -> None:
 
 
 def _has_chat_template(model: str) -> bool:
-    """By its tokenizer where that is here, else by its name."""
+    """Whether a model has a chat template, by its tokenizer where that is here, else by its name."""
     from huggingface_hub import try_to_load_from_cache
 
     from harness.engines.vocabulary import has_template

@@ -46,7 +46,7 @@ def styles_with_room(policy: Policy, task: str | FileTask, styles: list[Style], 
 
 
 def _questions_of(task: str | FileTask) -> list[Prompt]:
-    """Questions of training and of evaluation. Raises DataError where they are not here."""
+    """Return questions of training and of evaluation. Raises DataError where they are not here."""
     source = training_source(task)
     pool = [] if source.generated else source.pool(None).prompts
     trained = pool or source.draw(derive_seed(0, "room"), DRAWN)

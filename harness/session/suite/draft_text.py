@@ -39,21 +39,21 @@ WITHOUT_PEFT = "; with adapters (pip install -e '.[lora]' -c constraints.txt) ha
 WARM_UP = "{preset: format, gate: 0.2}"
 
 
-class SuiteSize(NamedTuple):
-    """divided: by this the questions of a step."""
+class Extent(NamedTuple):
+    """How much of a suite is run. divided: by this the questions of a step."""
 
     regimes: tuple[str, ...]
     seeds: tuple[int, ...]
     divided: int
 
 
-# The next one where the fewest steps take too long
-SIZES_BY_BUDGET = (
-    SuiteSize(("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
-    SuiteSize(("independent", "sgt", "hacpo"), (1, 2, 3), 1),
-    SuiteSize(("independent", "sgt"), (1, 2, 3), 1),
-    SuiteSize(("independent", "sgt"), (1, 2), 1),
-    SuiteSize(("independent", "sgt"), (1, 2), 2),
+# The next one is taken where the fewest steps take longer than the time that was given
+EXTENTS = (
+    Extent(("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
+    Extent(("independent", "sgt", "hacpo"), (1, 2, 3), 1),
+    Extent(("independent", "sgt"), (1, 2, 3), 1),
+    Extent(("independent", "sgt"), (1, 2), 1),
+    Extent(("independent", "sgt"), (1, 2), 2),
 )
 
 
@@ -69,8 +69,8 @@ class Findings:
     answer_ends: str = "eos"
     tokens: int = 0
     steps: int = 0
-    regimes: tuple[str, ...] = SIZES_BY_BUDGET[0].regimes
-    seeds: tuple[int, ...] = SIZES_BY_BUDGET[0].seeds
+    regimes: tuple[str, ...] = EXTENTS[0].regimes
+    seeds: tuple[int, ...] = EXTENTS[0].seeds
     divided: int = 1
     pace: float = 1.0
     why: tuple[str, ...] = field(default=())
@@ -81,24 +81,24 @@ NOTHING_MEASURED = Findings()
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """Settings for models of up to so many parameters. rate, adapters: learning rates of full fine-tuning and of LoRA. tokens: of
-    the longest answer, by task."""
+class ModelSettings:
+    """Settings for models of up to so many parameters. full_rate, lora_rate: learning rates of full fine-tuning and of adapters.
+    tokens: of the longest answer, by task."""
 
     parameters: float
-    rate: float
-    adapters: float
+    full_rate: float
+    lora_rate: float
     prompts: int
     rollouts: int
     steps: int
     tokens: Mapping[str, int]
 
 
-SIZES = (
-    Sizes(5e7, 1e-4, 1e-3, 16, 8, 45, {"micro": 44, "other": 128}),
-    Sizes(5e8, 1e-6, 5e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
-    Sizes(2e9, 1e-6, 3e-5, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
-    Sizes(float("inf"), 1e-6, 1e-5, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
+SETTINGS_BY_SIZE = (
+    ModelSettings(5e7, 1e-4, 1e-3, 16, 8, 45, {"micro": 44, "other": 128}),
+    ModelSettings(5e8, 1e-6, 5e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
+    ModelSettings(2e9, 1e-6, 3e-5, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
+    ModelSettings(float("inf"), 1e-6, 1e-5, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
 )
 
 
@@ -112,11 +112,11 @@ def write_draft(
     training, evaluation = pairs[0]
     read = _read_models(models)
     largest = max(model.parameters for model in read)
-    sizes = next(sizes for sizes in SIZES if largest <= sizes.parameters)
-    small = largest <= SIZES[1].parameters
-    steps = findings.steps or sizes.steps
-    prompts = sizes.prompts // findings.divided
-    tokens = findings.tokens or _longest_answer(str(training), evaluation, read, sizes, largest)
+    settings = next(settings for settings in SETTINGS_BY_SIZE if largest <= settings.parameters)
+    small = largest <= SETTINGS_BY_SIZE[1].parameters
+    steps = findings.steps or settings.steps
+    prompts = settings.prompts // findings.divided
+    tokens = findings.tokens or _longest_answer(str(training), evaluation, read, settings, largest)
     policies = [_policy_text(model, evaluation, findings, tokens) for model in read]
     place = str(file or Path(f"{name}.yaml"))
     title = " x ".join(model.name for model in read)
@@ -128,7 +128,7 @@ def write_draft(
     evaluated = [_task_text(one) for _, one in pairs]
     curve_every = steps // 4 if steps >= CURVED_STEPS else 0
     seeds = [str(seed) for seed in findings.seeds]
-    engine = _engine_text(read, sizes, largest)
+    engine = _choose_engine(read, settings, largest)
     return TEXT.format(
         name=_as_text(name),
         file=shlex.quote(place),
@@ -140,9 +140,9 @@ def write_draft(
         trained=_mixture_text(trained_on),
         tokens=tokens,
         prompts=prompts,
-        rollouts=sizes.rollouts,
+        rollouts=settings.rollouts,
         steps=steps,
-        sample=prompts * sizes.rollouts,
+        sample=prompts * settings.rollouts,
         largest=_format_parameters(largest),
         evaluated=", ".join(evaluated),
         limit=60 if small else 200,
@@ -150,13 +150,18 @@ def write_draft(
         curve_prompts=30 if small else 100,
         regimes=", ".join(findings.regimes),
         seeds=", ".join(seeds),
-        **engine,
+        engine=engine.name,
+        why_engine=engine.why,
+        options=engine.options,
+        why_options=engine.why_options,
+        rate=engine.rate,
+        trains=engine.trains,
     )
 
 
 def names_to_try(task: str) -> list[str]:
-    """The tasks among which a trial chooses: the puzzles that `gym.*` names, or the levels of one puzzle; none of another task,
-    whose levels the trial knows. Raises PluginError."""
+    """List the tasks among which a trial chooses: the puzzles that `gym.*` names, or the levels of one puzzle; none of another
+    task, whose levels the trial knows. Raises PluginError."""
     return names_of_levels(task) if "*" in task or is_puzzle(task) else []
 
 
@@ -166,8 +171,8 @@ def suite_of(text: str) -> Suite:
 
 
 def styles_to_ask(policy: Policy, task: str | FileTask, tokens: int) -> list[Style]:
-    """Return in which styles a model can be asked for answers of up to `tokens` tokens, the one first that is taken unless a trial
-    says: a base model sees worked examples of short arithmetic before the question."""
+    """Return in which styles a model can be asked for answers of up to `tokens` tokens, the one first that is taken unless a
+    trial says: a base model sees worked examples of short arithmetic before the question."""
     short = isinstance(task, str) and has_examples(task)
     preferred: list[Style] = ["few-shot"] if short and not policy.chat else []
     offered = list(get_task(task).styles)
@@ -176,7 +181,7 @@ def styles_to_ask(policy: Policy, task: str | FileTask, tokens: int) -> list[Sty
 
 
 def _tasks_of(given: str) -> tuple[str | FileTask, str | FileTask]:
-    """The tasks of training and of evaluation. Of a file a part is held out. Raises PluginError, DataError."""
+    """Return the tasks of training and of evaluation. Of a file a part is held out. Raises PluginError, DataError."""
     training = registry.task_of_text(given)
     if isinstance(training, FileTask):
         training = training.model_copy(update={"held_out": HELD_OUT})
@@ -187,7 +192,7 @@ def _tasks_of(given: str) -> tuple[str | FileTask, str | FileTask]:
 
 
 def _read_models(models: Sequence[str]) -> list[DraftedModel]:
-    """The models with names of their own. Raises UsageError."""
+    """Read the models' configs, and give each a name of its own. Raises UsageError."""
     read = [read_model(model) for model in models]
     if len({model.model for model in read}) < len(read):
         raise UsageError(f"--models: {read[0].model} is given twice; give two different models")
@@ -199,45 +204,57 @@ def _read_models(models: Sequence[str]) -> list[DraftedModel]:
 
 
 def _longest_answer(
-    task: str, evaluation: str | FileTask, models: Sequence[DraftedModel], sizes: Sizes, largest: float
+    task: str, evaluation: str | FileTask, models: Sequence[DraftedModel], settings: ModelSettings, largest: float
 ) -> int:
-    """Tokens of the longest answer: as published for the size, at most the task's own, and half the positions of each model."""
+    """Choose the tokens of the longest answer: as published for the size, at most the task's own, and half the positions of each
+    model."""
     room = min((model.positions for model in models if model.positions), default=1 << 20) // 2
-    if task == "micro" and largest > SIZES[0].parameters:
-        return min(sizes.tokens["micro"], room)
-    return min(sizes.tokens.get(task, sizes.tokens["other"]), get_task(evaluation).max_new_tokens, room)
+    if task == "micro" and largest > SETTINGS_BY_SIZE[0].parameters:
+        return min(settings.tokens["micro"], room)
+    return min(settings.tokens.get(task, settings.tokens["other"]), get_task(evaluation).max_new_tokens, room)
 
 
-def _engine_text(models: Sequence[DraftedModel], sizes: Sizes, largest: float) -> dict[str, str]:
-    """Engine, number format and what is trained, each with its reason: for this machine and the largest model."""
+class _EngineText(NamedTuple):
+    """An engine in a suite's words. why, why_options: comments. rate: the learning rate that fits what it trains."""
+
+    name: str
+    why: str
+    options: str
+    why_options: str
+    rate: str
+    trains: str
+
+
+def _choose_engine(models: Sequence[DraftedModel], settings: ModelSettings, largest: float) -> _EngineText:
+    """Choose engine, number format and what is trained, each with its reason: for this machine and the largest model."""
     embedded = largest <= EMBEDDED_PARAMETERS
     cards = [node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus]
     fast = all(map(inventory.has_bf16, cards)) if cards else bool(cpu_bf16())
     stored_half = [model.half for model in models if not model.micro]
     dtype = "bf16" if (fast or not embedded) and stored_half and all(stored_half) else "fp32"
-    full_size = embedded and largest > SIZES[0].parameters
-    adapters = full_size and find_spec("peft") is not None
-    rate = sizes.adapters if adapters else sizes.rate
+    full_size = embedded and largest > SETTINGS_BY_SIZE[0].parameters
+    has_adapters = full_size and find_spec("peft") is not None
+    rate = settings.lora_rate if has_adapters else settings.full_rate
     faster = ""
-    if adapters:
+    if has_adapters:
         faster = "; adapters take half the time and less memory"
     elif full_size:
         faster = WITHOUT_PEFT
-    options = f"dtype: {dtype}, lora: {ADAPTERS}" if adapters else f"dtype: {dtype}"
+    options = f"dtype: {dtype}, lora: {ADAPTERS}" if has_adapters else f"dtype: {dtype}"
+    why_dtype = "bf16 for half-precision weights where the machine multiplies it fast (`harness doctor`), else fp32"
     on_gpus = "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)"
-    return {
-        "engine": "embedded" if embedded else "openrlhf",
-        "why_engine": "one process here, on a CPU or one GPU" if embedded else on_gpus,
-        "options": f"{{{options}}}",
-        "why_options": "bf16 for half-precision weights where the machine multiplies it fast (`harness doctor`), else fp32"
-        + faster,
-        "rate": f"{rate:.0e}".replace("e-0", ".0e-"),
-        "trains": "adapters" if adapters else "full fine-tuning",
-    }
+    return _EngineText(
+        name="embedded" if embedded else "openrlhf",
+        why="one process here, on a CPU or one GPU" if embedded else on_gpus,
+        options=f"{{{options}}}",
+        why_options=why_dtype + faster,
+        rate=f"{rate:.0e}".replace("e-0", ".0e-"),
+        trains="adapters" if has_adapters else "full fine-tuning",
+    )
 
 
 def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings, tokens: int) -> str:
-    """The lines of one policy. tokens: of the longest answer."""
+    """Write the lines of one policy. tokens: of the longest answer."""
     if model.micro:
         size = _format_parameters(model.parameters)
         return f"      - {{name: {model.name}, model: {model.model}}}    # {size} parameters, trained here"
@@ -257,7 +274,7 @@ def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Find
 
 
 def _measured_lines(why: Sequence[str]) -> Iterator[str]:
-    """What was measured, as comments behind an empty one."""
+    """Yield what was measured as comments, behind an empty one."""
     if why:
         yield "#\n"
     for line in why:
@@ -265,12 +282,13 @@ def _measured_lines(why: Sequence[str]) -> Iterator[str]:
 
 
 def _mixture_text(tasks: Sequence[str | FileTask]) -> str:
-    """One task, or several as the parts of a mixture."""
+    """Write one task, or several as the parts of a mixture."""
     texts = [_task_text(task) for task in tasks]
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _task_text(task: str | FileTask) -> str:
+    """Write a task as a suite has it: with settings or of a file as a mapping, else by its name."""
     if isinstance(task, str):
         name, _, settings = task.partition(":")
         if not settings or task.startswith("lm_eval:"):
@@ -281,7 +299,7 @@ def _task_text(task: str | FileTask) -> str:
 
 
 def _as_text(word: str) -> str:
-    """In quotes where YAML would read something else, such as a number."""
+    """Write a word, in quotes where YAML would read something else, such as a number."""
     plain: str = yaml.safe_dump([word], width=float("inf"), allow_unicode=True)[2:-1]
     return word if plain == word else json.dumps(word, ensure_ascii=False)
 

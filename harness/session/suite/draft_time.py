@@ -1,4 +1,5 @@
-"""How long a drafted suite takes on this machine, by a step that is timed, and how many steps fit into the time that was given."""
+"""How long a drafted suite takes on this machine, by a step that is timed, and how many steps fit into the time that was
+given."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.policy import base_folder
 from harness.session.suite.demand import demand_of
-from harness.session.suite.draft_text import SIZES_BY_BUDGET, Findings
+from harness.session.suite.draft_text import EXTENTS, Findings
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
@@ -46,7 +47,7 @@ def measure_pace(suite: Suite, source: str) -> float:
 
     with TemporaryDirectory() as results:
         prepared = prepare_suite(suite, source, Path(results))
-    cell = prepared.every[0]
+    cell = prepared.all_cells[0]
     demand = demand_of(cell, prepared.resolved)
     options: dict[str, Any] = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
     kind = next((node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus), CORE)
@@ -67,8 +68,8 @@ def measure_pace(suite: Suite, source: str) -> float:
 
 
 def _time_step(engine: EmbeddedEngine, cell: Cell, prompts: Sequence[Prompt]) -> tuple[float, float]:
-    """Sample answers to the prompts and learn from them once; returns seconds, of the CPU unless the engine has a GPU, and the mean
-    tokens of an answer. The weights stay: the learning rate is 0."""
+    """Sample answers to the prompts and learn from them once; returns seconds, of the CPU unless the engine has a GPU, and the
+    mean tokens of an answer. The weights stay: the learning rate is 0."""
     training: Training = cell.training
     clock = time.perf_counter if engine.gpus else time.process_time
     seeds = np.stack([derive_many(training.rollouts, "pace", prompt.id) for prompt in prompts])
@@ -84,7 +85,7 @@ def _time_step(engine: EmbeddedEngine, cell: Cell, prompts: Sequence[Prompt]) ->
 
 
 def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
-    """Choose the first of SIZES_BY_BUDGET whose fewest steps take at most `minutes` by the plan, and the most steps that do, within
+    """Choose the first of EXTENTS whose fewest steps take at most `minutes` by the plan, and the most steps that do, within
     STEPS. suite_with: the suite with given findings. Raises HarnessError where the suite does not fit this machine."""
 
     def predict(changed: Findings) -> float:
@@ -95,8 +96,8 @@ def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], sou
         return findings.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
-    for size in SIZES_BY_BUDGET:
-        findings = replace(findings, **size._asdict(), steps=fewest)
+    for extent in EXTENTS:
+        findings = replace(findings, **extent._asdict(), steps=fewest)
         if predict(findings) <= minutes:
             break
     steps = range(fewest, most + 1)
@@ -106,13 +107,13 @@ def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], sou
 
 
 def _why_steps(findings: Findings, takes: float, minutes: float) -> list[str]:
-    """takes, minutes: of the suite, and given."""
+    """Say how the number of steps was chosen. takes, minutes: those of the suite, and given."""
     told = [f"steps {findings.steps}: the suite takes {takes:.0f} minutes on this machine, and {minutes:g} were given."]
     if findings.pace != 1.0:
         told.append("That is by a step that was measured here; `harness plan` knows no such measurement.")
     if takes > minutes:
         told.append(f"Fewer than {STEPS[0]} steps show nothing. Give more time: --minutes {takes + 1:.0f}.")
-    whole = SIZES_BY_BUDGET[0]
+    whole = EXTENTS[0]
     if (findings.regimes, findings.seeds, findings.divided) != whole:
         fewer = ", half the questions a step" if findings.divided > 1 else ""
         told.append(

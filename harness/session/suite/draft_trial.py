@@ -91,7 +91,7 @@ def try_models(suite: Suite, puzzles: Sequence[str] = ()) -> Findings:
 
 
 def _try_policy(policy: Policy, task: str | FileTask, suite: Suite) -> Iterator[TriedLevel]:
-    """Each level of the task, in the style in which most mixed questions are answered right; other tasks have one level."""
+    """Try each level of the task, in the style in which most mixed questions are answered right; other tasks have one level."""
     mixed = _mixed_questions(task)
     name = task if isinstance(task, str) else Path(task.file).name
     styles = styles_to_ask(policy, task, suite.training.max_new_tokens)
@@ -159,7 +159,7 @@ def _worth_asking(right: Mapping[str, float]) -> list[str]:
 
 
 def _mixed_questions(task: str | FileTask) -> list[Prompt]:
-    """A few training questions of all levels."""
+    """Draw a few training questions of all levels."""
     source = training_source(task)
     count = 2 * PROMPTS
     if not source.generated:
@@ -168,8 +168,8 @@ def _mixed_questions(task: str | FileTask) -> list[Prompt]:
 
 
 def _try_levels(trial: DraftTrial, task: str, best: TriedLevel) -> Iterator[TriedLevel]:
-    """Each level of the ladder in the style of `best`. Where no mixed question was answered right more answers say nothing. Levels
-    with right and wrong answers get more."""
+    """Try each level of the ladder in the style of `best`. Where no mixed question was answered right more answers say nothing.
+    Levels with right and wrong answers get more."""
     from harness.session.single.levels import questions_of
 
     levels = [AskedLevel(name, best.style, questions_of(task, name, PROMPTS)) for name in ladder.levels_of(task)]
@@ -285,7 +285,7 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
 
 
 def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:
-    """A line for each level: `add2: a 30% right, b 60% right`."""
+    """Write a line for each level: `add2: a 30% right, b 60% right`."""
     lines = []
     for level in dict.fromkeys(one.level for one in tried):
         shares = ", ".join(f"{one.policy} {one.right:.0%} right" for one in tried if one.level == level)
@@ -294,8 +294,15 @@ def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:
 
 
 def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[str]]:
-    """The levels to be trained on, whether they fit each model, and why they were chosen. Of levels that do not fit, those on which
-    the weaker model does best."""
+    """Choose the levels to be trained on; say whether they fit each model, and why they were chosen.
+
+    A level fits where each model has LEAST to MOST of its answers right. All that fit are taken; of puzzles the MOST_PUZZLES on
+    which the models are nearest to the middle of these shares.
+
+    Where none fits, the nearest are taken. Where levels of the ladder were tried, only these count, since they have worked
+    examples to start with. Levels on which a model has more than MOST right are left out, unless that is all of them: little is
+    left to learn there. Of the rest those are nearest on which the weaker model has most right; at most MOST_LEVELS of equal
+    ones."""
     levels = list(dict.fromkeys(one.level for one in tried))
     right: dict[str, list[float]] = {}  # each model's share of right answers, by level
     for one in tried:
@@ -308,12 +315,12 @@ def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[s
     if fitting:
         why = f"Trained on {joined(fitting)}: each model has {LEAST:.0%} to {MOST:.0%} of its answers right there."
         return fitting, True, [why]
-    steps = [level for level in levels if level in ladder.LEVELS]
-    not_too_easy = [level for level in steps or levels if max(right[level]) <= MOST]
-    possible = not_too_easy or steps or levels
-    weaker = {level: min(right[level]) for level in possible}
-    nearest = max(weaker.values())
-    chosen = [level for level in possible if weaker[level] == nearest][:MOST_LEVELS]
+    considered = [level for level in levels if level in ladder.LEVELS] or levels
+    not_too_easy = [level for level in considered if max(right[level]) <= MOST]
+    possible = not_too_easy or considered
+    of_weaker = {level: min(right[level]) for level in possible}  # the weaker model's share of right answers
+    most = max(of_weaker.values())
+    chosen = [level for level in possible if of_weaker[level] == most][:MOST_LEVELS]
     reasons = [f"No level has {LEAST:.0%} to {MOST:.0%} of both models' answers right. Nearest: {joined(chosen)}."]
     ever_right = {one.policy for one in tried if one.right}
     policies = dict.fromkeys(one.policy for one in tried)
@@ -324,7 +331,8 @@ def _choose_levels(tried: Sequence[TriedLevel]) -> tuple[list[str], bool, list[s
 
 
 def _why_starts(low: Sequence[str], warm: Sequence[str], fits: bool) -> list[str]:
-    """low: policies with too few right answers; warm: those that get a supervised start."""
+    """Say why policies get a supervised start, or what to do where one would help and cannot be had. low: policies with too few
+    right answers; warm: those that get one. fits: whether the levels fit each model."""
     if warm:
         return [f"{joined(warm)}: {WARM_WHY}"]
     if low:
@@ -345,7 +353,7 @@ def try_starts(findings: Findings, suite: Suite, source: str) -> Findings:
     with TemporaryDirectory() as results:
         prepared = prepare_suite(suite, source, Path(results))
     failed: dict[str, str] = {}
-    for policy in prepared.every[0].group.policies:
+    for policy in prepared.all_cells[0].group.policies:
         if policy.name not in findings.warm:
             continue
         print(f"{policy.name}: trying its supervised start", file=sys.stderr)

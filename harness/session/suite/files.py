@@ -47,7 +47,7 @@ def with_files(suite: Suite, source: str) -> Suite:
 
 
 def _pin_parts(task: AnyTask, pin: Callable[[str | FileTask, str], str | FileTask]) -> AnyTask:
-    """A task, or each part of a mixture, with its file pinned. pin: of a task and its place in the suite."""
+    """Pin the file of a task, or of each part of a mixture. pin: does so for a task and its place in the suite."""
     if not isinstance(task, list):
         return pin(task, "training.task")
     return [part.model_copy(update={"task": pin(part.task, f"training.task[{i}]")}) for i, part in enumerate(task)]
@@ -93,7 +93,8 @@ def is_imported(source: Path) -> bool:
 
 
 def _refuse_outside(path: Path, source: Path, place: str) -> None:
-    """Raises SuiteError where the path, or a link in it, leads outside the folders that the suite may name."""
+    """Refuse files outside the suite's folders. Raises SuiteError where the path, or a link in it, leads outside the folders that
+    the suite may name."""
     outside = _place_outside(path, source)
     if outside is not None:
         folder = outside.parent if outside.is_file() else outside
@@ -105,7 +106,7 @@ def _refuse_outside(path: Path, source: Path, place: str) -> None:
 
 
 def _place_outside(path: Path, source: Path) -> Path | None:
-    """Where the path or one of its links leads outside; None where all stays inside."""
+    """Say where the path or one of its links leads outside; None where all stays inside."""
     from huggingface_hub import constants
 
     declared = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]

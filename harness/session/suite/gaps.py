@@ -29,9 +29,14 @@ def find_gaps(
 
 
 def _compare_with_shown(snapshot: Snapshot, suite: str, stored: list[Missing], prepared: Prepared) -> list[Missing]:
+    """Compare the table with a suite as it would run today, cell by cell.
+
+    stored: what the table lacks by itself. A cell that is shown under another key is stale, one that is not shown is missing,
+    with its state, and one that is shown though the suite has it no longer is stale too. What is told of an unpaired cell
+    stays."""
     shown = _keys_shown(snapshot, suite)
     by_label = {gap.cell: gap for gap in stored}
-    others = tuple(cell for cell in prepared.every if shown.get(cell.label) != cell.key)
+    others = tuple(cell for cell in prepared.all_cells if shown.get(cell.label) != cell.key)
     gaps = []
     # States are read from every cell's folder, which takes seconds where there are thousands
     statuses = replace(prepared, cells=others, stored=None).with_states(snapshot).statuses() if others else []
@@ -52,13 +57,13 @@ def _compare_with_shown(snapshot: Snapshot, suite: str, stored: list[Missing], p
     if prepared.suite.tune is not None:  # what its search chose stands beside it in what is stored
         return [*gaps, *by_label.values()]
     gaps += [gap for gap in by_label.values() if gap.state == UNPAIRED]
-    for label in sorted(shown.keys() - {cell.label for cell in prepared.every}):
+    for label in sorted(shown.keys() - {cell.label for cell in prepared.all_cells}):
         gaps.append(Missing(cell=label, key=shown[label], state=STALE, reason="no longer in the suite"))
     return gaps
 
 
 def _keys_shown(snapshot: Snapshot, suite: str) -> dict[str, str]:
-    """The keys of finished cells in a suite's table, by group/regime/seed."""
+    """Read the keys of finished cells in a suite's table, by group/regime/seed."""
     rows = snapshot.query(
         "SELECT group_name || '/' || regime || '/' || seed AS label, cell FROM current_cells "
         "WHERE suite = ? AND kind = 'cell' AND state = 'done'",

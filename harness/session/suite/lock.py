@@ -31,8 +31,8 @@ _LOOK_SECONDS = 0.1
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process that laid a claim. system: a boot of a machine and a space of process ids; born: when the process started. keys:
-    of the cells that it writes."""
+    """The process that laid a claim. system: a boot of a machine and a space of process ids; born: when the process started.
+    keys: of the cells that it writes."""
 
     host: str
     system: str
@@ -111,8 +111,8 @@ def hold_for_change(claim: Path, cell: Path) -> Iterator[None]:
 
 
 def keys_held(folder: Path, claim: CellsClaim | None = None) -> set[str]:
-    """Return the keys of cells that living runs write. claim: one's own, whose time is by the file system's clock, which may not be
-    ours."""
+    """Return the keys of cells that living runs write. claim: one's own, whose time is by the file system's clock, which may not
+    be ours."""
     now = time.time() if claim is None else _renewal_time(claim.file)
     keys = set[str]()
     for _, holder, renewed in _read_claims(folder):
@@ -165,7 +165,7 @@ def _lay_claim(mine: Path, holder: Holder) -> None:
 
 
 def _remove_dead(claim: Path, holder: Holder) -> None:
-    """Raises UsageError where one of its processes is stopped amid a change."""
+    """Remove the claims of runs that have ended. Raises UsageError where one of its processes is stopped amid a change."""
     with suppress(FileNotFoundError):
         file = os.open(claim, os.O_RDWR)
         try:
@@ -179,7 +179,7 @@ def _remove_dead(claim: Path, holder: Holder) -> None:
 
 
 def _read_claims(folder: Path) -> list[tuple[Path, Holder, float]]:
-    """All claims with their holders and the times of their renewal, the oldest first."""
+    """Return all claims with their holders and the times of their renewal, the oldest first."""
     claims = []
     for file in sorted((folder / RUNS).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError):  # it has just ended, or is no claim
@@ -188,13 +188,13 @@ def _read_claims(folder: Path) -> list[tuple[Path, Holder, float]]:
 
 
 def _renewal_time(file: Path) -> float:
-    """When a claim was last renewed, in seconds. It is opened, for that asks network file systems' servers."""
+    """Say when a claim was last renewed, in seconds. It is opened, for that asks network file systems' servers."""
     with file.open("rb") as handle:
         return os.fstat(handle.fileno()).st_mtime
 
 
 def _system_id() -> str:
-    """This boot of this machine, and this space of process ids."""
+    """Identify this boot of this machine, and this space of process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{platform.node()} {boot} {os.readlink('/proc/self/ns/pid')}"
@@ -203,7 +203,7 @@ def _system_id() -> str:
 
 
 def _start_of_process(pid: int) -> str:
-    """When a process started, which tells it from a later one of its number; empty where it has ended."""
+    """Say when a process started, which tells it from a later one of its number; empty where it has ended."""
     import psutil
 
     try:

@@ -1,5 +1,5 @@
-"""Checks of a pretrained model against a suite: its folder and weights, its chat template, its positions, and whether its tokenizer
-can carry peers' texts. They import torch."""
+"""Checks of a pretrained model against a suite: its folder and weights, its chat template, its positions, and whether its
+tokenizer can carry peers' texts. They import torch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ def check_model(
     cells: Sequence[Cell],
     resolved: ResolvedSuite,
     place: str,
-    run: bool,
+    about_to_run: bool,
     weights: bool = True,
 ) -> list[str] | None:
     """Check one policy's model for the cells of its group, and return remarks; None where its folder is not here to be checked.
-    run: fetch what is not here. weights: whether they are here. Raises SuiteError."""
+
+    place: of the policy in the suite. about_to_run: what is not here is fetched. weights: whether they are here. Raises
+    SuiteError."""
     source = resolved.source
     with faults_at(source, f"{place}.model", (DataError, EngineError)):
-        folder, whole = _find_folder(policy, run)
+        folder, whole = _find_folder(policy, about_to_run)
         if folder is None:
             return None
         config, tokenizer = resolved.engine.check(folder, resolved.suite.engine_options)
@@ -59,22 +61,23 @@ def check_model(
     return remarks
 
 
-def _find_folder(policy: Policy, run: bool) -> tuple[Path | None, bool]:
-    """The folder of a model, or None where it can only be checked by a run; and whether the folder has all that a run needs. Raises
-    DataError."""
+def _find_folder(policy: Policy, about_to_run: bool) -> tuple[Path | None, bool]:
+    """Find the folder of a model, None where it can only be checked by a run; and say whether the folder has all that a run
+    needs. Raises DataError."""
     from huggingface_hub import is_offline_mode
 
     folder = required_folder(policy)
     if folder is not None:
         return folder, True
-    with nullcontext() if run else suppress(DataError):
-        folder = hub_folder(policy, fetch=run)
-    if folder is None or not (run or (folder / "tokenizer_config.json").is_file()):
+    with nullcontext() if about_to_run else suppress(DataError):
+        folder = hub_folder(policy, fetch=about_to_run)
+    if folder is None or not (about_to_run or (folder / "tokenizer_config.json").is_file()):
         return None, False
     return folder, is_offline_mode()
 
 
 def _check_answer_fits(policy: Policy, config: Any, resolved: ResolvedSuite) -> None:
+    """Check that a model has positions for more than the longest answer in training. Raises SuiteError."""
     positions = getattr(config, "max_position_embeddings", None)
     answer = resolved.suite.training.max_new_tokens
     if positions and answer >= positions:
@@ -83,7 +86,7 @@ def _check_answer_fits(policy: Policy, config: Any, resolved: ResolvedSuite) -> 
 
 
 def _check_carries_text(policy: Policy, tokenizer: Any, cell: Cell, source: str, place: str) -> None:
-    """Raises SuiteError where peers' texts cannot be encoded by this tokenizer byte for byte."""
+    """Check that a tokenizer can encode peers' texts byte for byte. Raises SuiteError."""
     from harness.tokenization.codec import TokenCodec
 
     try:
@@ -95,8 +98,8 @@ def _check_carries_text(policy: Policy, tokenizer: Any, cell: Cell, source: str,
 
 
 def _check_template(policy: Policy, folder: Path, source: str, place: str, carries: bool) -> Iterator[str]:
-    """Whether the chat template can ask a question; yields remarks on what it does besides. carries: peers' texts reach this
-    policy. Raises SuiteError."""
+    """Check that the chat template can ask a question, and yield remarks on what it does besides. carries: peers' texts reach
+    this policy. Raises SuiteError."""
     from harness.engines.vocabulary import open_vocabulary
     from harness.tokenization.codec import TokenCodec, leaves_thought_open
 
@@ -129,8 +132,8 @@ def _check_template(policy: Policy, folder: Path, source: str, place: str, carri
 
 
 def _check_positions(policy: Policy, folder: Path, cells: Sequence[Cell], resolved: ResolvedSuite) -> None:
-    """Raises SuiteError where the model has too few positions for the longest question and its answer. Questions that are not on
-    this machine are not measured."""
+    """Check that questions and answers fit the model. Raises SuiteError where the model has too few positions for the longest
+    question and its answer. Questions that are not on this machine are not measured."""
     from harness.engines.vocabulary import open_vocabulary
     from harness.session.cell.questions import longest_prompts
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -76,7 +77,10 @@ def _plan_cluster(
     calibrated: Device | None,
     jobs: int | None,
 ) -> Plan:
-    """Of an engine that spreads each policy over a cluster's devices."""
+    """Plan the cells of an engine that spreads each policy over a cluster's devices.
+
+    pending: in the order of a run. measured: seconds of finished cells, by kind. calibrated: what a device does by a hardware
+    record. jobs: cells at once, at most."""
     resolved = prepared.resolved
     devices = resolved.engine.devices(prepared.suite.engine_options, prepared.source)
     lengths = dict[tuple[str, str], Lengths | None]()
@@ -98,7 +102,7 @@ def _plan_workers(
     calibrated: Device | None,
     jobs: int | None,
 ) -> Plan:
-    """Of an engine whose cells are one process each."""
+    """Plan the cells of an engine whose cells are one process each. Arguments as `_plan_cluster`'s."""
     resolved = prepared.resolved
     options = prepared.suite.engine_options
     on = calibrated or device_of(next((n.gpu_kind for n in machine.nodes if n.gpus), CORE))
@@ -107,8 +111,11 @@ def _plan_workers(
     of_kind = _first_of_each_kind(pending)
     counts = Counter(cell.kind for cell in pending)
     demands = {kind: demand_of(cell, resolved) for kind, cell in of_kind.items()}
-    left = len(pending) if jobs is None else min(jobs, len(pending))
-    work = [_plan_worker(of_kind[kind], demands[kind], counts[kind], machine, measured, on, left) for kind in counts]
+    most_workers = len(pending) if jobs is None else min(jobs, len(pending))
+    work = []
+    for kind, count in counts.items():
+        seconds = measured.get(kind)
+        work.append(_plan_worker(of_kind[kind], demands[kind], count, machine, seconds, on, most_workers))
     bases = _plan_bases(prepared, work, machine, on)
     busy = max((embedded_account.busy_share(one, on) for one in demands.values()), default=1.0) if machine.gpus else 1.0
     half = any(policy.precision == "bf16" for one in demands.values() for policy in one.policies)
@@ -116,12 +123,12 @@ def _plan_workers(
 
 
 def _first_of_each_kind(cells: Sequence[Cell]) -> dict[str, Cell]:
-    """One cell for each group and variant, which take equally long and the same place."""
+    """Choose one cell for each group and variant, whose cells take equally long and the same place."""
     return {cell.kind: cell for cell in reversed(cells)}
 
 
 def _plan_bases(prepared: Prepared, work: Sequence[KindPlan], machine: Inventory, on: Device) -> list[KindPlan]:
-    """Missing base checkpoints, each in the place of the largest cell."""
+    """Plan the missing base checkpoints, each in the place of the largest cell."""
     if not work:
         return []
     largest = max(work, key=lambda kind: (kind.bundles[0].gpu_memory, kind.bundles[0].memory))
@@ -139,7 +146,7 @@ def _plan_bases(prepared: Prepared, work: Sequence[KindPlan], machine: Inventory
 
 
 def in_run_order(cells: Iterable[Cell]) -> list[Cell]:
-    """Seed by seed, and of each group the baseline first: so that after two cells there is something to compare."""
+    """Sort cells seed by seed, and of each group the baseline first: so that after two cells there is something to compare."""
     groups: dict[str, int] = {}
     listed = list(cells)
     for cell in listed:
@@ -148,7 +155,7 @@ def in_run_order(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def place_of(plan: Plan, work: Cell | BaseCheckpoint, turn: int = 0) -> JobRequest:
-    """A base is where its policy will be. turn: of its start."""
+    """Request the place of a cell, or of a base checkpoint, which is where its policy will be. turn: of its start."""
     if isinstance(work, Cell):
         kind = next(k for k in plan.kinds if k.kind == work.kind)
         layout = _layout_options(kind, work, [p.name for p in work.group.policies])
@@ -162,7 +169,7 @@ def place_of(plan: Plan, work: Cell | BaseCheckpoint, turn: int = 0) -> JobReque
 
 
 def _for_start(base: BaseCheckpoint, bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
-    """A supervised start trains all weights."""
+    """Give a base checkpoint's place the memory of its supervised start, which trains all weights, where that takes more."""
     policy = base.policy
     engine = backend_of(base.suite.engine)
     if policy.is_micro or policy.stage0 is None or bundles[0].gpus:
@@ -176,7 +183,7 @@ def _for_start(base: BaseCheckpoint, bundles: tuple[Bundle, ...]) -> tuple[Bundl
 
 
 def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
-    """Missing bases are evaluated before any cell starts."""
+    """Add to a plan what its missing base checkpoints cost, which are made before any cell starts."""
     asked = [place_of(plan, base) for base in prepared.missing_bases() if plan.feasible]
     run = play_schedule(asked, Inventory(plan.resources.nodes))
     cells = plan.predicted
@@ -191,7 +198,7 @@ def _with_bases(prepared: Prepared, plan: Plan) -> Plan:
 
 
 def _layout_options(kind: KindPlan, owner: Cell | Suite, policies: list[str]) -> Mapping[str, Options]:
-    """The suite's own options come before these."""
+    """Return the engine options that a plan chooses, by policy; the suite's own come before them."""
     engine = backend_of(owner.engine)
     if kind.layout is None:
         own = {"threads": max(b.cores for b in kind.bundles)}
@@ -211,7 +218,10 @@ def _layout_options(kind: KindPlan, owner: Cell | Suite, policies: list[str]) ->
 
 
 def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Lengths | None]) -> Lengths | None:
-    """None without a tokenizer at hand. Raises SuiteError where a stated `max_length`, or a model, holds less."""
+    """Measure a cell's longest prompts and answers in the policies' tokens; None where one's tokenizer is not at hand.
+
+    known: by policy and training, filled here: cells share them. Raises SuiteError where a stated `max_length`, or a model, holds
+    less."""
     from harness.session.cell.questions import measure_lengths, with_checked_length
 
     by_policy = []
@@ -231,7 +241,7 @@ def _measured_lengths(source: str, cell: Cell, known: dict[tuple[str, str], Leng
 
 
 def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = None) -> Plan:
-    """Raises InfeasibleError, in one sentence."""
+    """Plan a run here. Raises InfeasibleError, with one sentence, where it cannot run."""
     engine = catalogue.engine_info(prepared.suite.engine)
     plan = plan_for(prepared, None, jobs, address)
     if not plan.feasible or not engine.available:
@@ -246,39 +256,81 @@ def check_feasible(prepared: Prepared, jobs: int | None, address: str | None = N
 
 
 def _plan_worker(
-    cell: Cell, asks: CellDemand, count: int, machine: Inventory, measured: Mapping[str, float], on: Device, left: int
+    cell: Cell,
+    asks: CellDemand,
+    count: int,
+    machine: Inventory,
+    measured: float | None,
+    on: Device,
+    most_workers: int,
 ) -> KindPlan:
-    """count: of the kind; left: of all, at most `jobs`."""
+    """Plan the cells of one kind, each of which is one process: on a GPU where there are any, else on cores.
+
+    cell: one of the kind. asks: what each of them computes. count: cells of the kind that are left. measured: seconds that a
+    finished one took here, in place of the prediction. on: what a device of this machine does. most_workers: processes at once,
+    of all kinds together."""
+    micro_batch = _choose_micro_batch(cell, asks, machine, on)
+    seconds = measured or backend_of(cell.engine).account.phases(asks, on).total
+    if machine.gpus:
+        bundle = Bundle(1, 1, embedded_account.GPU_WORKER_BYTES, micro_batch.memory)
+    else:
+        bundle = _share_cpu_node(cell, asks, machine, micro_batch.memory, most_workers)
+        seconds = seconds / _speedup_of_cores(bundle.cores)
+    is_stated = bool(cell.engine_options.get("micro_tokens"))
+    is_chosen = micro_batch.tokens != MICRO_TOKENS and not is_stated
+    return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=micro_batch.tokens if is_chosen else 0)
+
+
+class _MicroBatch(NamedTuple):
+    """Tokens of a micro-batch, and the bytes that its process takes beside those that every process takes."""
+
+    tokens: int
+    memory: int
+
+
+def _choose_micro_batch(cell: Cell, asks: CellDemand, machine: Inventory, on: Device) -> _MicroBatch:
+    """Choose the largest micro-batch that one process has memory for, the smallest where none fits; the suite's own, if it names
+    one."""
     account = backend_of(cell.engine).account
-    own = cell.engine_options.get("micro_tokens")
-    gpus = machine.gpus > 0
-    most = max((n.gpu_memory * USABLE if gpus else n.memory - embedded_account.WORKER_BYTES) for n in machine.nodes)
-    tried = [own] if own else [MICRO_TOKENS, *embedded_account.FEWER_TOKENS]
-    sizes = {tokens: account.process_memory(asks, tokens, on).train for tokens in tried}
-    tokens = next((tokens for tokens, size in sizes.items() if size <= most), tried[-1])
-    seconds = measured.get(cell.kind) or account.phases(asks, on).total
-    bundle = Bundle(1, 1, embedded_account.GPU_WORKER_BYTES, sizes[tokens])
-    if not gpus:
-        memory = embedded_account.WORKER_BYTES + sizes[tokens]
-        node = max(machine.nodes, key=lambda n: n.cores)
-        beside = max(1, min(node.cores, node.memory // memory, left))  # processes do more than as many threads
-        idle = 1 if cell.engine_options.get("numerics") == "portable" else node.cores // beside
-        cores = cell.engine_options.get("threads") or account.cores(asks, idle)
-        bundle = Bundle(0, cores, memory)
-        seconds = seconds / _speedup_of_cores(cores)
-    chosen = tokens if tokens != MICRO_TOKENS and not own else 0
-    return KindPlan(cell.kind, count, seconds, (bundle,), micro_tokens=chosen)
+    stated = cell.engine_options.get("micro_tokens")
+    tried = [stated] if stated else [MICRO_TOKENS, *embedded_account.FEWER_TOKENS]
+    most = _memory_of_largest_process(machine)
+    ways = [_MicroBatch(tokens, account.process_memory(asks, tokens, on).train) for tokens in tried]
+    return next((way for way in ways if way.memory <= most), ways[-1])
+
+
+def _memory_of_largest_process(machine: Inventory) -> float:
+    """Return the bytes that one process may take for a model: of the largest GPU, else of the node with most memory."""
+    if machine.gpus:
+        return max(node.gpu_memory * USABLE for node in machine.nodes)
+    return max(node.memory - embedded_account.WORKER_BYTES for node in machine.nodes)
+
+
+def _share_cpu_node(cell: Cell, asks: CellDemand, machine: Inventory, model_bytes: int, most_workers: int) -> Bundle:
+    """Divide the node with most cores among as many processes as it holds, and return what each has of it.
+
+    Processes come first, since several do more than one with as many threads; the cores that these leave idle become threads.
+    Portable numerics compute on one thread. model_bytes: of the model and its micro-batch."""
+    memory = embedded_account.WORKER_BYTES + model_bytes
+    node = max(machine.nodes, key=lambda n: n.cores)
+    processes = max(1, min(node.cores, node.memory // memory, most_workers))
+    is_portable = cell.engine_options.get("numerics") == "portable"
+    cores_each = 1 if is_portable else node.cores // processes
+    cores = cell.engine_options.get("threads") or backend_of(cell.engine).account.cores(asks, cores_each)
+    return Bundle(0, cores, memory)
 
 
 def _speedup_of_cores(cores: int) -> float:
+    """Return how many times faster a process is on so many cores than on one."""
     return 1 + embedded_account.NEXT_CORE * (cores - 1)
 
 
 def _base_seconds(
     prepared: Prepared, base: BaseCheckpoint, machine: Inventory, on: Device, cores: int, trains: bool
 ) -> float:
-    """Seconds to measure a base checkpoint. trains: whether its start is trained for it, not for another group before."""
-    cell = next(c for c in prepared.every if base.needed_by(c))
+    """Predict the seconds that a base checkpoint takes to be trained and measured. cores: of the process, without GPUs. trains:
+    whether its start is trained for it, not for another group before."""
+    cell = next(c for c in prepared.all_cells if base.needed_by(c))
     account = backend_of(cell.engine).account
     gpus = machine.gpus > 0
     asks = demand_of(cell, prepared.resolved)
@@ -297,6 +349,7 @@ def _base_seconds(
 
 
 def _is_shipped(base: BaseCheckpoint) -> bool:
+    """Whether a micro base checkpoint comes with the package, and is not trained here."""
     policy = base.policy
     start = base.policy.stage0 or Stage0()
     if start.weak_cot is not None:
@@ -306,7 +359,7 @@ def _is_shipped(base: BaseCheckpoint) -> bool:
 
 
 def _measured_seconds(prepared: Prepared, clustered: bool) -> dict[str, float]:
-    """Mean seconds of finished cells by kind, of the slowest policy: by the clock on GPUs, else of CPU."""
+    """Average the seconds of finished cells by kind, of the slowest policy: by the clock on GPUs, else of CPU."""
     by_kind: dict[str, list[float]] = {}
     for cell in prepared.done_cells():
         try:

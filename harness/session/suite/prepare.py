@@ -15,7 +15,7 @@ from harness.session.suite.identity import identity_maker
 from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
 from harness.session.suite.shards import Shard
-from harness.session.suite.validation import fill_in_options
+from harness.session.suite.validation import validate_suite
 from harness.store.manifest import read_suite, remedy_for, suite_files
 from harness.suite import cells as suite_cells
 from harness.suite.load import find_suite, load_suite, parse_suite, placed_in
@@ -32,8 +32,8 @@ def prepare_named(
     shard: Shard | None = None,
     online: bool = False,
 ) -> Prepared:
-    """Prepare a suite by its file or shipped name. overrides: `key=value` settings. only: patterns of cells. online: the hub may be
-    asked for commits. Raises SuiteError, PluginError, UsageError, DataError."""
+    """Prepare a suite by its file or shipped name. overrides: `key=value` settings. only: patterns of cells. online: the hub may
+    be asked for commits. Raises SuiteError, PluginError, UsageError, DataError."""
     if engine is not None:
         overrides = [*overrides, f"engine={engine}"]
     source = str(find_suite(name))
@@ -41,7 +41,7 @@ def prepare_named(
     written = None
     if overrides:
         with suppress(SuiteError):  # one that is valid only with the settings given here
-            written = fill_in_options(load_suite(name), source)
+            written = validate_suite(load_suite(name), source)
     check_roots(suite, Path(source), overrides)
     prepared = prepare_suite(suite, source, results, overrides, written=written, only=only, online=online)
     return prepared if shard is None else shard.select_from(prepared)
@@ -57,7 +57,7 @@ def prepare_stored(name: str, results: Path, *, overrides: Sequence[str] = ()) -
         raise StoreError(f"{error}; {remedy_for(files[0])}" if files else str(error)) from error
     source = str(folder)
     suite = parse_suite(stored.config, overrides, source)
-    written = fill_in_options(parse_suite(stored.config, (), source), source)
+    written = validate_suite(parse_suite(stored.config, (), source), source)
     prepared = prepare_suite(suite, source, results, overrides, written=written)
     return replace(prepared, altered=(*stored.altered, *prepared.altered))
 
@@ -75,7 +75,7 @@ def prepare_suite(
     """Prepare a suite that was read from `source`, or derived from one that was. altered: the settings that made it of the suite
     `written`. Raises as `prepare_named`."""
     with placed_in(altered):
-        suite = fill_in_options(suite, source)
+        suite = validate_suite(suite, source)
         settings = tuple(altered) if suite != written else ()
         resolved = resolve_suite(suite, source)
         suite = pin_commits(resolved.suite, online)

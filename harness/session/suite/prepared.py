@@ -1,4 +1,5 @@
-"""A suite's cells and base checkpoints with their states: what a run still has to do, and what `harness status` says. No torch."""
+"""A suite's cells and base checkpoints with their states: what a run still has to do, and what `harness status` says. No
+torch."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class CellStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class StoredCells:
-    """What the folders of cells and bases said at one moment, by key. damages: what the store knows of their journals, and, by the
-    empty key, of the suite's own file. in_store: whether the store had all this then."""
+    """What the folders of cells and bases said at one moment, by key. damages: what the store knows of their journals, and, by
+    the empty key, of the suite's own file. in_store: whether the store had all this then."""
 
     folders: Mapping[str, CellFolder]
     states: Mapping[str, CellState]
@@ -67,8 +68,11 @@ class StoredCells:
 def read_stored_cells(
     folder: Path, keys: Iterable[str], damages: Mapping[str, str], before: StoredCells | None = None
 ) -> StoredCells:
-    """Read the folders of cells once and compute their states. before: an earlier reading. A damage that was known then no longer
-    counts where the manifest has changed since, for then another run has made the cell anew."""
+    """Read the folders of cells once and compute their states.
+
+    damages: what the store knows of journals, by key. before: the reading from before a run laid its claim. In between another
+    run may have made a cell anew: a damage from that time then is the old journal's, which a manifest that has changed since
+    tells."""
     folders = {key: read_cell_folder(f"{folder}/{key}") for key in keys}
     held = keys_held(folder)
     states = {}
@@ -80,13 +84,13 @@ def read_stored_cells(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A suite ready to be planned and run. every: all its cells; cells: those asked for. altered: settings other than as written.
-    bases_of_other_shards: keys of base checkpoints that other shards measure. stored: states as `with_states` read them; None
-    reads each state when it is asked for."""
+    """A suite ready to be planned and run. all_cells: of the suite; cells: those of them that were asked for. altered: settings
+    other than as written. bases_of_other_shards: keys of base checkpoints that other shards measure. stored: states as
+    `with_states` read them; None reads each state when it is asked for."""
 
     resolved: ResolvedSuite
     folder: Path
-    every: tuple[Cell, ...]
+    all_cells: tuple[Cell, ...]
     cells: tuple[Cell, ...]
     bases: tuple[BaseCheckpoint, ...]
     altered: tuple[str, ...]
@@ -126,8 +130,11 @@ class Prepared:
         return replace(self, stored=replace(stored, in_store=in_store))
 
     def with_states_under_claim(self) -> Prepared:
-        """Read the cells' folders again after the run has laid its claim: the run before it may have ended since `with_states`. The
-        store is not read again."""
+        """Read the cells' folders again after the run has laid its claim.
+
+        Two runs of one suite could else train a cell twice: one reads the states while the other still has the cell, and lays
+        its claim when the other has ended. The cell is free by then and, by what was read, still to be done. Under the claim
+        nobody else writes these folders. The store is not read again: that takes longer, and tells nothing newer of them."""
         before = self.stored
         if before is None:
             return self.with_states()
@@ -145,7 +152,9 @@ class Prepared:
         states = {cell.key: self.state(cell.key) for cell in self.cells}
         before: Mapping[tuple[str, str, int | None], Manifest] = {}
         if any(state.state == "pending" for state in states.values()):
-            before = read_forerunners(self.folder, {*(cell.key for cell in self.every), *self._keys_of_altered_runs()})
+            before = read_forerunners(
+                self.folder, {*(cell.key for cell in self.all_cells), *self._keys_of_altered_runs()}
+            )
         held = keys_held(self.folder) if self.stored is None else set(states)
         statuses = []
         for cell in self.cells:
@@ -165,7 +174,7 @@ class Prepared:
         return statuses
 
     def _keys_of_altered_runs(self) -> set[str]:
-        """Keys of cells that ran with other settings (`--set`): no older versions of this suite's cells."""
+        """List the keys of cells that ran with other settings (`--set`): no older versions of this suite's cells."""
         keys = set[str]()
         for file in suite_files(self.folder):
             with suppress(StoreError):
@@ -176,7 +185,7 @@ class Prepared:
 
     def suite_file(self) -> SuiteFile:
         """Return what `suite.json`, or an altered run's file, says of this suite."""
-        return suite_file(self.suite, self.every, self.bases, self.altered)
+        return suite_file(self.suite, self.all_cells, self.bases, self.altered)
 
     def write_suite_file(self) -> bool:
         """Write the suite's file unless it is there as it should be; returns whether it was written. An altered run's file is

@@ -136,7 +136,7 @@ def list_remarks(resolved: ResolvedSuite) -> list[str]:
 
 
 def _resolve_tasks(suite: Suite, source: str) -> tuple[ResolvedTask, list[ResolvedTask]]:
-    """The task of training, which must have training questions, and those of evaluation."""
+    """Resolve the task of training, which must have training questions, and those of evaluation."""
     name = suite.training.task
     for place, one in places_of_training(suite.training):
         with faults_at(source, place):
@@ -154,7 +154,7 @@ def _resolve_tasks(suite: Suite, source: str) -> tuple[ResolvedTask, list[Resolv
 
 
 def _check_styles(suite: Suite, training: ResolvedTask, evaluation: list[ResolvedTask], source: str) -> None:
-    """Raises SuiteError where a policy is to be asked in a style that a task does not offer."""
+    """Check how policies are asked. Raises SuiteError where a policy is to be asked in a style that a task does not offer."""
     tasks = {f"evaluation.tasks[{i}]": task for i, task in enumerate(evaluation)}
     if isinstance(training.source, Mixed):
         for i, part in enumerate(training.source.parts):
@@ -172,7 +172,7 @@ def _check_styles(suite: Suite, training: ResolvedTask, evaluation: list[Resolve
 
 
 def _check_lengths(suite: Suite, evaluation: list[ResolvedTask], source: str) -> None:
-    """Raises SuiteError where a stated `max_length` has no room for the longest answer."""
+    """Check the stated lengths. Raises SuiteError where a stated `max_length` has no room for the longest answer."""
     stated = suite.engine_options.get("max_length")
     trained = max(suite.training_of(variant).max_new_tokens for variant in suite.regimes)
     evaluated = evaluation_load(suite.evaluation, [resolved.task for resolved in evaluation]).tokens
@@ -185,7 +185,7 @@ def _check_lengths(suite: Suite, evaluation: list[ResolvedTask], source: str) ->
 
 
 def _with_start_task(policy: Policy, of_policy: str, suite: Suite, source: str) -> Policy:
-    """With the task whose examples its supervised start learns from: training's unless the suite says."""
+    """Give a policy the task whose examples its supervised start learns from: training's unless the suite says."""
     stage0 = policy.stage0
     if stage0 is None or policy.is_micro:
         return policy
@@ -204,7 +204,7 @@ def _with_start_task(policy: Policy, of_policy: str, suite: Suite, source: str) 
 
 
 def _check_micro(policy: Policy, source: str, place: str) -> None:
-    """Raises SuiteError for an unknown micro model, or one with settings that it cannot have."""
+    """Check a policy's micro model. Raises SuiteError for an unknown one, or one with settings that it cannot have."""
     if policy.model.removeprefix(MICRO) not in MICRO_FAMILIES:
         known = ", ".join(MICRO + name for name in MICRO_FAMILIES)
         raise SuiteError(source, f"{place}.model", f"unknown micro model {policy.model!r}; there are {known}")

@@ -10,8 +10,11 @@ from harness.session.suite.places import faults_at, policies_by_place
 from harness.suite.schema import ModelGroup, Sharing, Suite, Variant
 
 
-def fill_in_options(suite: Suite, source: str) -> Suite:
-    """Return the suite with every variant's options filled in. Raises SuiteError."""
+def validate_suite(suite: Suite, source: str) -> Suite:
+    """Check a suite beyond its types: conditions of bad peers, options of regimes, and that each regime fits the groups it runs
+    in.
+
+    Returns the suite with every variant's options written out. Raises SuiteError with the place of the first fault."""
     for place, policy in policies_by_place(suite):
         if policy.condition is not None:
             with faults_at(source, f"{place}.condition", ValueError):
@@ -33,7 +36,8 @@ def fill_in_options(suite: Suite, source: str) -> Suite:
 
 
 def _build_regime(variant: Variant, source: str, place: str) -> Regime:
-    """A fault of an option is placed at the option, any other at the regime's name."""
+    """Build a variant's regime. Raises SuiteError: a fault of an option is placed at the option, any other at the regime's
+    name."""
     try:
         return registry.build(variant.regime, variant.options)
     except PluginError as error:
@@ -46,7 +50,8 @@ def _build_regime(variant: Variant, source: str, place: str) -> Regime:
 def _check_group(
     suite: Suite, variant: Variant, regime: Regime, group: ModelGroup, source: str, policies: str, place: str
 ) -> None:
-    """Raises SuiteError where a regime cannot train a group. policies, place: of the group's policies and of the variant."""
+    """Check that a regime can train a group. policies, place: where the group's policies and the variant stand in the suite.
+    Raises SuiteError."""
     sharing = variant.sharing or suite.sharing
     names = [policy.name for policy in group.policies]
     if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
@@ -71,7 +76,7 @@ def _check_group(
 
 
 def _unfit_sampling(variant: Variant, regime: Regime, sharing: Sharing) -> str:
-    """Why a variant's dynamic sampling cannot be; empty where it can."""
+    """Say why a variant's dynamic sampling cannot be; empty where it can."""
     if variant.dynamic_sampling is None:
         return ""
     if variant.replay is not None:
@@ -86,7 +91,8 @@ def _unfit_sampling(variant: Variant, regime: Regime, sharing: Sharing) -> str:
 
 
 def _with_options(variant: Variant, regime: Regime, source: str, place: str) -> Variant:
-    """The variant with all its regime's options, and with the denominator that the regime uses unless the suite says."""
+    """Write out a variant's options, all of its regime's, and the denominator that the regime uses unless the suite says. Raises
+    SuiteError."""
     denominator = variant.old_logprobs or regime.old_logprobs
     if variant.sampler_correction and denominator == "sampler":
         problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
