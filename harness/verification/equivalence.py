@@ -51,7 +51,7 @@ _LARGE = {
 }
 _CLOCK = re.compile(r"(\d{1,4})\s*:\s*(\d{1,4})(?:\s*:\s*(\d{1,4}))?")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\([A-H]\)|[A-H]")
-_OPTION = re.compile(r"(?:\\text\s*\{\s*)?\(([A-H])\)\s*\}?(?=\s*\S)")
+_OPTION = re.compile(r"(?:\\text\s*\{\s*)?\(?([A-H])[).:]\s*\}?(?=\s*\S)")
 _WORD = re.compile(r"[A-Za-z][A-Za-z '\-]{2,}|[Nn]o|[Yy]es")
 _LETTERS_ALONE = re.compile(r"[A-Za-z]{2,}")
 _MATRIX = re.compile(
@@ -179,7 +179,7 @@ def _compare_by_form(gold: str, answer: str) -> bool | None:
     if clock:  # `05:00` is 5:00
         return clock == _read_clock(said[0])
     if _WORDED.fullmatch(gold):  # `\text{east}`, `(B)`
-        option = _OPTION.match(answer)  # `(B) 42` chooses B
+        option = _OPTION.match(answer)  # `(B) 42` and `B) 42` choose B
         return any(_letters_alone(gold) == _letters_alone(value) for value in (*said, option[1] if option else ""))
     numeral = parse_numeral(value_of_gold(gold))
     if numeral is not None:  # `42`, `x = 42`, `3.5 \text{ km}`

@@ -28,7 +28,8 @@ __all__ = [
 
 _CHARACTERS = str.maketrans(
     {
-        "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "°": r"^\circ ", "º": r"^\circ ",
+        "−": "-", "–": "-", "\u2010": "-", "\u2011": "-", "\u2012": "-", "\ufe63": "-",
+        "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "°": r"^\circ ", "º": r"^\circ ",
         "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "∪": r"\cup ", "±": r"\pm ", "％": "%",
         "⁄": "/", "∕": "/", "∙": r"\cdot ", "•": r"\cdot ", "∗": "*",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ",
@@ -37,7 +38,7 @@ _CHARACTERS = str.maketrans(
         "∛": r"\sqrt[3]", "∜": r"\sqrt[4]",
         "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "…": r"\ldots ", "⋯": r"\ldots ", "∓": r"\mp ",
         "∨": r"\lor ", "′": "'", "’": "'", "¢": r"\text{ cents}", "Å": r"\text{Å}", "Ω": r"\Omega ", "µ": r"\mu ",
-        "、": ",", "。": ".", "，": ",",
+        "、": ",", "。": ".", "，": ",", "‰": "/1000", "₹": "$",
         **{c: rf"\frac{{{n}}}{{{d}}}" for c in "¼½¾⅐⅑⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞" for n, d in [unicodedata.normalize("NFKC", c).split("⁄")]},
     }
 )  # fmt: skip
@@ -80,9 +81,88 @@ def _as_letter(match: re.Match[str]) -> str:
     return f" {match[1]} "
 
 
+_HIGH_MARK = "\u0305\u0304\u0307"
+"""Over a digit: a line, a short line and a dot, which stand over what repeats."""
+
+
+def _as_overlined(match: re.Match[str]) -> str:
+    r"""Write digits with marks over them as a repeating part: `0.1` with a 6 under a line behind it is `0.1\overline{6}`."""
+    return rf"\overline{{{re.sub(f'[{_HIGH_MARK}]', '', match.group())}}}"
+
+
+def _as_repeating(match: re.Match[str]) -> str:
+    r"""Write decimals that end in dots behind a repeated part as repeating ones: `0.1666\ldots` is `0.1\overline{6}`.
+
+    A single digit must stand there three times, several digits twice. Other decimals with dots are left: nobody knows how
+    they go on."""
+    return rf"{match['before']}\overline{{{match['digit'] or match['digits']}}}"
+
+
+def _as_column(match: re.Match[str]) -> str:
+    r"""Write a transposed row as the column that it is: `(1, 2)^\top` is the matrix with the rows 1 and 2."""
+    rows = _ROW.join(part.strip() for part in match[1].split(","))
+    return rf"\begin{{pmatrix}}{rows}\end{{pmatrix}}"
+
+
+def _as_quantity(match: re.Match[str]) -> str:
+    r"""Write a number with a unit as siunitx is asked for it: `\SI{5}{\meter}` is `5 \text{ meter}`."""
+    unit = match[2].replace("\\", " ").strip()
+    return rf"{match[1].strip()} \text{{ {unit}}}"
+
+
+def _without_reversed_brackets(match: re.Match[str]) -> str:
+    r"""Write intervals that leave out an end by a reversed bracket with round ones: `]0, 1]` is `(0, 1]`."""
+
+    def turn(interval: re.Match[str]) -> str:
+        left = "(" if interval[1] == "]" else "["
+        right = ")" if interval[3] == "[" else "]"
+        return f"{left}{interval[2]}{right}"
+
+    return re.sub(_INTERVAL, turn, match.group())
+
+
+_INTERVAL = r"([\[\]])([^\[\]]+?[,;][^\[\]]+?)([\[\]])"
+_INTERVALS = re.sub(r"\((?!\?)", "(?:", _INTERVAL).replace(r"[^\[\]]+?", r"[^\[\]()]+?")
+_HALF_LINES = {
+    "^+": r"(0,\infty)", "_>0": r"(0,\infty)",
+    "^-": r"(-\infty,0)", "_<0": r"(-\infty,0)",
+    **dict.fromkeys((r"_\ge0", r"_\geq0", r"_\geqslant0"), r"[0,\infty)"),
+    **dict.fromkeys((r"_\le0", r"_\leq0", r"_\leqslant0"), r"(-\infty,0]"),
+}  # fmt: skip
+
+
+def _as_half_line(match: re.Match[str]) -> str:
+    r"""Write the reals of one sign as an interval: `\mathbb{R}_{>0}` is `(0,\infty)`.
+
+    `\mathbb{R}_+` stays: some count 0 to it and some do not."""
+    which = re.sub(r"[\s{}]", "", match[1])
+    return _HALF_LINES.get(which, match.group())
+
+
 _REWRITES = tuple(
     (re.compile(pattern), replacement, pattern.startswith(r"\\"))
     for pattern, replacement in (
+        (r"\\verb\*?([|!+])(.*?)\1", r"\2"),
+        (r"(?<=\d)\s*\\(?:mathrm|text|textrm)\s*\{\s*[eE]\s*\}\s*(?=[-+]?\d)", "e"),
+        (r"^\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])", ""),
+        (r"\\(?:coloneqq|coloneq|triangleq|doteq)(?![a-zA-Z])|\\(?:overset|stackrel)\s*\{[^{}]*\}\s*\{\s*=\s*\}", "="),
+        (r"(?<=\S)\s*\\(?:newline|linebreak|hfill|qed|blacksquare|square|Box|checkmark)(?![a-zA-Z])\s*$", ""),
+        (r"\\(?:nice|s|x)frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\num\s*\{([^{}]*)\}", lambda m: re.sub(r"(?<=\d) (?=\d)", "", m[1])),
+        (r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}]*)\}", _as_quantity),
+        (r"\\(?:thin|med|thick|negthin)space(?![a-zA-Z])", r"\\,"),
+        (r"\\(?:enspace|enskip|hfil|null)(?![a-zA-Z])", " "),
+        (r"\\surd(?![a-zA-Z])\s*(?:\{([^{}]*)\}|(\w))", r"\\sqrt{\1\2}"),
+        (r"\\root\s*\{?(\d+)\}?\s*\\of\s*(?:\{([^{}]*)\}|(\w))", r"\\sqrt[\1]{\2\3}"),
+        (r"\\up(?=(?:pi|alpha|beta|gamma|delta|theta|lambda|mu|phi|omega)(?![a-zA-Z]))", r"\\"),
+        (r"\\imath(?![a-zA-Z])", "i"),
+        (r"\\varnothing(?![a-zA-Z])|^\\\{\s*\\\}$|^\\lbrace\s*\\rbrace$", r"\\emptyset"),
+        (r"\\mathbb\s*\{?\s*R\s*\}?\s*([_^]\s*(?:[+-]|\{[^{}]*\}))", _as_half_line),
+        (
+            r"[(\[]([^()\[\],]*(?:,[^()\[\],]*)+)[)\]]\s*\^\s*\{?\s*(?:T|\\top|\\intercal|\\(?:text|mathrm|mathsf)\s*\{\s*T\s*\})(?![a-zA-Z])"
+            r"\s*\}?",
+            _as_column,
+        ),
         (r"\\[lr]vert(?![a-zA-Z])|\\vert(?![a-zA-Z])", "|"),
         (r"\\[hv]space\s*\*?\s*\{[^{}]*\}|\\(?:tag|label)\s*\*?\s*\{[^{}]*\}", ""),
         (r"\\(?:ldots|dots|dotsc|dotsb|dotsm|dotso|cdots)(?![a-zA-Z])", r"\\ldots "),
@@ -124,7 +204,14 @@ _REWRITES = tuple(
             _as_function,
         ),  # not units
         (r"\\operatorname\s*\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),  # an unknown function stays one
-        (r"\\(?:mbox|textrm|textnormal|mathrm|textit|mathit|hbox|mathsf)\s*\{", r"\\text{"),
+        (
+            r"\\(?:mbox|textrm|textnormal|mathrm|textit|mathit|hbox|mathsf|texttt|mathtt|textsf|textup|framebox)\s*\{",
+            r"\\text{",
+        ),
+        (r"^\\text\s*\{\s*(?:[Ff]inal\s+)?[Aa]nswer\s*:?\s*\}\s*(?=\S)|^(?:[Ff]inal\s+)?[Aa]nswer\s*:\s*(?=\S)", ""),
+        (r"^(?:\\text\s*\{\s*)?(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*:?\s*(\(?[A-H]\)?)\s*\}?$", r"\1"),
+        (r"^(?:\\text\s*\{\s*)?[Nn]o\s+[Ss]olutions?\s*\}?\.?$", r"\\emptyset"),
+        (r"^(?:\\text\s*\{\s*)?(?:[Dd]oes\s+[Nn]ot\s+[Ee]xist|DNE)\s*\}?\.?$", r"\\text{DNE}"),
         (r"\\text\s*\{\s*\\(?:text|textbf|mathbf)\s*\{([^{}]*)\}\s*\}", r"\\text{\1}"),
         (
             r"\\frac\s*\{\s*\\text\s*\{([^{}]*)\}\s*\}\s*\{\s*\\text\s*\{([^{}]*)\}\s*((?:\^\s*\{?\d\}?)?)\s*\}",
@@ -142,8 +229,23 @@ _REWRITES = tuple(
         ),
         (r"\\(?:text|textbf|mathbf|boldsymbol|bm|emph|underline)\s*\{\s*(\(?[-\d.,/ ]+\)?)\s*\}", r"\1"),
         (r"(?<=\d)\{,\}(?=\d{3}(?!\d))(?<!(?<!\d)0\{,\})", ""),
+        (r"(?<=\d)\{\.\}(?=\d)", "."),
+        (
+            r"(?<![\w.])\d{1,3}(?:_\d{3})+(?![\w.])|(?<![\w.'])\d{1,3}(?:'\d{3})+(?![\d'])",
+            lambda m: re.sub("[_']", "", m.group()),
+        ),
+        # In groups of two as in India; where one begins with 0, so that no list is meant
+        (
+            r"(?<![\d,.])(?=\d{1,2}(?:,\d\d)*,0\d,)\d{1,2}(?:,\d\d)+,\d{3}(?![\d,])",
+            lambda m: m.group().replace(",", ""),
+        ),
         (r"(?<=\d)(?:,\s*\\!|\s*\\[,!;: ])\s*(?=\d{3}(?!\d))", ""),  # a space behind a comma parts a pair
         (r"√\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}"),
+        (r"(?<![a-zA-Z\\])cbrt\s*\(([^()]*)\)", r"\\sqrt[3]{\1}"),
+        (r"\\text\s*\{\s*[iI]nfinity\s*\}", r"\\infty "),
+        (r"(?<![a-zA-Z\\])(?:[iI]nfinity|inf)(?![a-zA-Z])", r"\\infty "),
+        (r"(?:\{\})?\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
+        (rf"^\s*{_INTERVALS}(?:\s*\\cup\s*{_INTERVALS})*\s*$", _without_reversed_brackets),
         (r"(?<=\d)\{,\}(?=\d)", "."),
         (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
         (r"~|\\[,!;: ]|\\q?quad(?![a-zA-Z])", " "),
@@ -164,7 +266,15 @@ _REWRITES = tuple(
         (r"(\^|\*\*)(-?\d\d+)(?![\d.])", r"\1{\2}"),  # nobody who writes 2^10 means 2^1 0
         (r"(?<![A-Za-z])(?:US|USD|EUR|GBP|CAD|AUD|Rs\.?|INR)\s*\$?\s*(?=\d)", "$"),
         (r"(?<=[\dA-F])\s*(?:\\text\s*\{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}?\s*\{?(\d+)\)?\s*\}?", r"_{\1}"),
-        (r"(\d*\.\d*)\\dot\s*\{?(\d)\}?(?!\d)", r"\1\\overline{\2}"),
+        (rf"(?:\d[{_HIGH_MARK}])+", _as_overlined),
+        (r"(\d*\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(\d*)\\dot\s*(?:\{(\d)\}|(\d))(?!\d)", r"\1\\overline{\2\3\4\5\6}"),
+        (r"(\d*\.\d*)\\dot\s*(?:\{(\d)\}|(\d))(?![\d}])", r"\1\\overline{\2\3}"),
+        (r"(\d*\.\d*)\\(?:overline|bar)\s*(\d)", r"\1\\overline{\2}"),
+        (r"(?<![\w.])(\d*\.\d*)\((\d+)\)(?!\s*[\w^(\\])", r"\1\\overline{\2}"),  # a product of numbers is no answer
+        (
+            r"(?P<before>\d*\.\d*?)(?:(?P<digit>\d)(?P=digit){2,}|(?P<digits>\d{2,}?)(?P=digits)+)\s*(?:\\ldots|\.\.\.)(?=\s*$)",
+            _as_repeating,
+        ),
         (r"\s+", " "),
     )
 )
@@ -176,7 +286,7 @@ _ALTERNATIVE = re.compile(
 )
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _ROW = "\x01"  # a matrix row's end, hidden from rules on single backslashes
-_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_WRAPPERS = (("$$", "$$"), ("$", "$"), ("`", "`"), ("\\(", "\\)"), ("\\[", "\\]"))
 
 
 @lru_cache(maxsize=4_096)
