@@ -147,6 +147,8 @@ class HACPO(Regime):
         self._shares = [*self._shares, step][-self.options.window :]
 
     def _peer_term(self, answer: PeerAnswer, advantage: float, weight: float) -> TermAnswer:
+        """Make a peer's answer a term's, whose cross ratio compares the learner's mean log-probability with the author's: of each
+        by its own tokens, or of both by the bytes of the text."""
         mean = answer.source_logprob / answer.source_tokens
         term = peer_answer(answer, advantage, mean, weight=weight, without_eos=True)
         if self.options.length_normalisation == "own_tokens":

@@ -45,6 +45,10 @@ class XGRPO(Regime):
         ]
 
     def _compute_advantages(self, rewards: Rewards, values: Sequence[GroupValue]) -> Rewards:
+        """Compute advantages over a baseline of own and peers' rewards to one prompt.
+
+        The baseline is the mean of all of them; with `mixed`, beta of the peers' mean and the rest of the mean of the other own
+        rewards, which leaves the answer's own one out. values: peers' counts, taken for rewards of 0 and 1."""
         peers = np.concatenate([_binary_rewards(v) for v in values]) if values else np.empty(0)
         pool = np.concatenate([rewards, peers])
         baseline: Rewards | float = pool.mean()

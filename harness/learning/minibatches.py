@@ -154,6 +154,7 @@ def fill_old_logprobs(
             scored[index, answer.place] = own
 
     def settled(index: int, answer: TermAnswer) -> TermAnswer:
+        """Put the log-probabilities that OLD stands for in its place; None where the forward pass itself gives them."""
         if answer.denominator is not OLD:
             return answer
         if answer.sampled is None:

@@ -85,6 +85,7 @@ class Examination:
         """Replace each tokenizer or chat template that a run would fail with."""
 
         def checked(policy: Policy, place: str) -> Policy:
+            """Return the policy, with a stand-in for a model at fault, which is noted."""
             own = at_hand(policy)
             if own is None or not _is_known_kind(policy):
                 return policy

@@ -140,6 +140,7 @@ def with_tiny_models(suite: Suite, kinds: set[str], root: Path) -> tuple[Prepare
     described: dict[str, str] = {}
 
     def tiny(policy: Policy, _: str) -> Policy:
+        """Give a policy the tiny model of its kind; policies that are asked alike share one."""
         if policy.is_micro:
             return policy
         about = policy.model_dump_json(include={"model", "revision", "chat", "style"})

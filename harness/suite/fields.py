@@ -43,6 +43,7 @@ def all_distinct(what: str, exempt: type | None = None) -> AfterValidator:
     what: what an item is, for the error. exempt: items of this type are not compared."""
 
     def check(items: list[Any]) -> list[Any]:
+        """Refuse a list with an item that was there before. Raises ValueError."""
         seen: list[Any] = []
         for item in items:
             if exempt is not None and isinstance(item, exempt):

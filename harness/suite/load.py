@@ -85,6 +85,7 @@ def with_folders(suite: Suite, place: Path) -> Suite:
     the working folder, as those of a task's file do."""
 
     def found(policy: Policy) -> Policy:
+        """Write out a policy's model folder, if it lies beside the suite's file."""
         path = model_folder(policy.model)
         if policy.is_micro or policy.model.startswith(PRETRAINED) or path.is_absolute():
             return policy

@@ -50,6 +50,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:
         return json.dumps(content, ensure_ascii=False)[1:-1] in template
 
     def is_control(content: str, i: int) -> bool:
+        """Whether a piece of the vocabulary is a control token, by the rules above. i: its id."""
         if len(content) < 2 or content.isspace() or _BYTE_PIECE.fullmatch(content):
             return False
         markup = _MARKUP.fullmatch(content.strip()) is not None

@@ -121,6 +121,7 @@ class MicroSpec:
 
     @property
     def key(self) -> str:
+        """The checkpoint's name: what it is, with a digest of all that decides its weights."""
         said = asdict(self) | {"steps": self.budget, "mixture": asdict(self.mixture)}
         if self.weak_cot is None:  # older ones keep their keys
             del said["weak_cot"]
@@ -170,6 +171,7 @@ class Warmup:
         return RateSchedule(batch=self.batch, learning_rate=self.learning_rate, warmup=RISE, betas=(0.9, 0.99))
 
     def key(self, precision: Precision) -> str:
+        """Name the checkpoint by what it is, with a digest of all that decides its weights; the policy's name is none of that."""
         said = {**asdict(self), "name": "", "mixture": asdict(self.mixture), "schedule": asdict(self.schedule)}
         if self.weak_cot is None:  # older ones keep their keys
             del said["weak_cot"]

@@ -62,6 +62,7 @@ def evaluate_base(
     date = ""
 
     def measured(place: Path, step: int, what: str = "") -> tuple[list[SampleRow], str]:
+        """Open a checkpoint and ask it all questions. Returns the rows, and the precision that it was computed in."""
         nonlocal date
         with open_backend(suite.engine, {policy.name: options}, 1.0) as engines:
             with announce_phase(f"opening {policy.name}{what}"):

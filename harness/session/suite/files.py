@@ -30,6 +30,8 @@ def with_files(suite: Suite, source: str) -> Suite:
         return task
 
     def pin_all(evaluation: Evaluation, place: str) -> Evaluation:
+        """Pin the files of all tasks of an evaluation. Raises SuiteError where two tasks have one name, by which results are told
+        apart."""
         tasks = [pin(task, f"{place}.tasks[{i}]") for i, task in enumerate(evaluation.tasks)]
         names = [str(task) for task in tasks]
         for i, name in enumerate(names):

@@ -18,8 +18,8 @@ from harness.versions import BASE, CELL, versions_of
 
 
 def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Variant | None], Identity]:
-    """Return what makes the identity of a cell from its policies and its variant, or of a base checkpoint from its policy and None.
-    Raises PluginError, DataError."""
+    """Return what makes the identity of a cell from its policies and its variant, or of a base checkpoint from its policy and
+    None. Raises PluginError, DataError."""
     suite = resolved.suite
     training = resolved.training
     evaluation = {str(task.name): task.task.checksum or "" for task in resolved.evaluation}
@@ -35,6 +35,7 @@ def identity_maker(resolved: ResolvedSuite) -> Callable[[Sequence[Policy], Varia
     half = resolved.engine.half_precision
 
     def identity(policies: Sequence[Policy], variant: Variant | None) -> Identity:
+        """Make what the keys of a variant's cells hash beside the configuration; of a base checkpoint without a variant."""
         packages = [*(BASE if variant is None else CELL)]
         if any(policy.is_micro or policy.stage0 is not None for policy in policies):
             packages.append("stage0")
