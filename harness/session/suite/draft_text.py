@@ -39,7 +39,7 @@ WITHOUT_PEFT = "; with adapters (pip install -e '.[lora]' -c constraints.txt) ha
 WARM_UP = "{preset: format, gate: 0.2}"
 
 
-class Extent(NamedTuple):
+class SuiteSize(NamedTuple):
     """How much of a suite is run. divided: by this the questions of a step."""
 
     regimes: tuple[str, ...]
@@ -48,12 +48,12 @@ class Extent(NamedTuple):
 
 
 # The next one is taken where the fewest steps take longer than the time that was given
-EXTENTS = (
-    Extent(("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
-    Extent(("independent", "sgt", "hacpo"), (1, 2, 3), 1),
-    Extent(("independent", "sgt"), (1, 2, 3), 1),
-    Extent(("independent", "sgt"), (1, 2), 1),
-    Extent(("independent", "sgt"), (1, 2), 2),
+SIZES_BY_BUDGET = (
+    SuiteSize(("independent", "naive", "sgt", "hacpo"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt", "hacpo"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt"), (1, 2, 3), 1),
+    SuiteSize(("independent", "sgt"), (1, 2), 1),
+    SuiteSize(("independent", "sgt"), (1, 2), 2),
 )
 
 
@@ -69,8 +69,8 @@ class Findings:
     answer_ends: str = "eos"
     tokens: int = 0
     steps: int = 0
-    regimes: tuple[str, ...] = EXTENTS[0].regimes
-    seeds: tuple[int, ...] = EXTENTS[0].seeds
+    regimes: tuple[str, ...] = SIZES_BY_BUDGET[0].regimes
+    seeds: tuple[int, ...] = SIZES_BY_BUDGET[0].seeds
     divided: int = 1
     pace: float = 1.0
     why: tuple[str, ...] = field(default=())

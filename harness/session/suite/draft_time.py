@@ -24,7 +24,7 @@ from harness.learning.terms import Objective, Term, TermAnswer
 from harness.session.cell.questions import as_asked, training_prompts
 from harness.session.policy import base_folder
 from harness.session.suite.demand import demand_of
-from harness.session.suite.draft_text import EXTENTS, Findings
+from harness.session.suite.draft_text import SIZES_BY_BUDGET, Findings
 from harness.session.suite.planning import plan_for
 from harness.session.suite.prepare import prepare_suite
 from harness.store.sentences import joined
@@ -85,8 +85,8 @@ def _time_step(engine: EmbeddedEngine, cell: Cell, prompts: Sequence[Prompt]) ->
 
 
 def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
-    """Choose the first of EXTENTS whose fewest steps take at most `minutes` by the plan, and the most steps that do, within
-    STEPS. suite_with: the suite with given findings. Raises HarnessError where the suite does not fit this machine."""
+    """Choose the first of SIZES_BY_BUDGET whose fewest steps take at most `minutes` by the plan, and the most steps that do,
+    within STEPS. suite_with: the suite with given findings. Raises HarnessError where the suite does not fit this machine."""
 
     def predict(changed: Findings) -> float:
         with TemporaryDirectory() as results:
@@ -96,8 +96,8 @@ def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], sou
         return findings.pace * plan.predicted.wall_seconds / 60
 
     fewest, most = STEPS
-    for extent in EXTENTS:
-        findings = replace(findings, **extent._asdict(), steps=fewest)
+    for size in SIZES_BY_BUDGET:
+        findings = replace(findings, **size._asdict(), steps=fewest)
         if predict(findings) <= minutes:
             break
     steps = range(fewest, most + 1)
@@ -113,7 +113,7 @@ def _why_steps(findings: Findings, takes: float, minutes: float) -> list[str]:
         told.append("That is by a step that was measured here; `harness plan` knows no such measurement.")
     if takes > minutes:
         told.append(f"Fewer than {STEPS[0]} steps show nothing. Give more time: --minutes {takes + 1:.0f}.")
-    whole = EXTENTS[0]
+    whole = SIZES_BY_BUDGET[0]
     if (findings.regimes, findings.seeds, findings.divided) != whole:
         fewer = ", half the questions a step" if findings.divided > 1 else ""
         told.append(
