@@ -21,6 +21,8 @@ from harness.suite.seeds import derive_many
 
 
 class BackendAnswer(NamedTuple):
+    """An answer and the prompt that the model read for it. finished: None where it is not known whether it was cut off."""
+
     text: str
     tokens: int
     finished: bool | None

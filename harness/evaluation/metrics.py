@@ -157,6 +157,8 @@ def judge_pairs(verifier: Verifier, pairs: Sequence[tuple[str, str]], finished: 
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored sample that today's verifier decides otherwise."""
+
     task: str
     mode: str
     document: str

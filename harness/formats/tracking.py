@@ -29,6 +29,8 @@ _SECONDS = 120
 
 
 class TrackedPoint(NamedTuple):
+    """A value of a policy at a step. at: seconds since 1970."""
+
     policy: str
     tag: str
     step: int
@@ -37,6 +39,8 @@ class TrackedPoint(NamedTuple):
 
 
 class WrittenPoints(msgspec.Struct, frozen=True):
+    """What is remembered of a cell that was written. digest: of its points. renewed: how often it was written anew."""
+
     points: int = 0
     digest: str = ""
     renewed: int = 0

@@ -54,6 +54,8 @@ _SETTLED_NS = 2_000_000_000
 
 
 class Source(NamedTuple):
+    """A cell's folder, and the fingerprint by which a changed one is told."""
+
     suite: str
     cell: str
     folder: str

@@ -45,6 +45,8 @@ _raw_decoder = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Contents:
+    """What a journal holds: its tables, and a line on each part that could not be read."""
+
     tables: dict[str, pa.Table]
     problems: list[str] = field(default_factory=list)
 

@@ -133,6 +133,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VariantEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant as a suite's file names it. budget: rollouts as a multiple of the suite's."""
+
     name: str
     regime_type: str
     budget: str = "1x"

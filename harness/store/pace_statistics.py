@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import isnan
 
 from harness.statistics import Estimate
+from harness.store.pace import Pace
 from harness.store.statistic import (
     CLOCK,
     CLOCKS_COST,
@@ -22,13 +23,19 @@ from harness.store.statistic import (
 )
 
 GREEDY = "greedy"
+_NO_PACE = Pace(clock="", curve="")
+
+
+def _pace_of(row: TableRow) -> Pace:
+    """Return the row's pace; an empty one, of which nothing is known, for a row that is compared with no clock."""
+    return row.pace or _NO_PACE
 
 
 @statistic("Pace", CLOCK, head="kappa", better="higher", terminal=None, markdown=4, page=3)
 def kappa(row: TableRow) -> float | None:
     """The speed of its clock over that of independent training at the same learning rate: at 1.2 it learns in 100 steps what that
     learns in 120. The pace is fitted to the whole curve together with the end; there is none where the two cannot be told apart."""
-    return row.pace.kappa if row.pace else None
+    return _pace_of(row).kappa
 
 
 @statistic(
@@ -36,13 +43,13 @@ def kappa(row: TableRow) -> float | None:
 )
 def kappa_interval(row: TableRow) -> Pair | None:
     """Student t over the jackknife of seeds, on a logarithmic scale; not corrected."""
-    return row.pace.kappa_interval if row.pace else None
+    return _pace_of(row).kappa_interval
 
 
 @statistic("Reach", POINTS, head="reach", better="higher", terminal=None, markdown=4, page=3)
 def reach(row: TableRow) -> float | None:
     """By how much its curve ends higher than independent training's once everything is learnt; none while that still rises."""
-    return row.pace.reach if row.pace else None
+    return _pace_of(row).reach
 
 
 @statistic(
@@ -50,38 +57,40 @@ def reach(row: TableRow) -> float | None:
 )
 def reach_interval(row: TableRow) -> Pair | None:
     """Student t over the jackknife of seeds; not corrected."""
-    return row.pace.reach_interval if row.pace else None
+    return _pace_of(row).reach_interval
 
 
 @statistic("Pace and reach are", head="pace is", terminal=None, markdown=4, page=3)
 def pace_status(row: TableRow) -> str:
     """Why one of both is missing: `not identified`, `still rising`, `too few points`, `no baseline at its rate` or
     `chosen prompts`."""
-    return row.pace.status if row.pace else ""
+    return _pace_of(row).status
 
 
 @statistic("Why", terminal=None, markdown=None, page=None)
 def pace_reason(row: TableRow) -> str:
     """Why one of pace and reach is missing, in a sentence."""
-    return row.pace.reason if row.pace else ""
+    return _pace_of(row).reason
 
 
 @statistic("Curve", terminal=None, markdown=None, page=None)
 def pace_curve(row: TableRow) -> str:
     """What pace and reach are fitted to: held-out curves, or training rewards where a suite has too few points of those."""
-    return row.pace.curve if row.pace else ""
+    return _pace_of(row).curve
 
 
 @statistic("Fit explains", SHARE, terminal=None, markdown=None, page=None)
 def fit_explained(row: TableRow) -> float | None:
     """Share of the baseline's variance over steps that a logistic explains; below 80 % nothing is said of pace and reach."""
-    return to_number(row.pace.fit.explained) if row.pace and row.pace.fit else None
+    fit = _pace_of(row).fit
+    return to_number(fit.explained) if fit else None
 
 
 @statistic("Error of the reach", RATE, terminal=None, markdown=None, page=None)
 def reach_error(row: TableRow) -> float | None:
     """Standard error of the reach, also where it is not identified because this is above the margin."""
-    return to_number(row.pace.fit.delta_error) if row.pace and row.pace.fit else None
+    fit = _pace_of(row).fit
+    return to_number(fit.delta_error) if fit else None
 
 
 @statistic("Remark", head="remark", terminal=None, markdown=9, page=17)
@@ -93,14 +102,15 @@ def remark(row: TableRow) -> str:
 @statistic("Clock", terminal=None, markdown=None, page=None)
 def pace_clock(row: TableRow) -> str:
     """The line of independent training whose clock it is."""
-    return row.pace.clock if row.pace else ""
+    return _pace_of(row).clock
 
 
 @statistic("Worth", OWN_ROLLOUTS, head="worth", better="higher", terminal=None, markdown=None, page=3)
 def worth(row: TableRow) -> float | None:
     """Rollouts of one's own that would give the same pace, as a multiple of the suite's, by independent training at other
     budgets. Where the pace lies beyond these, the last of them."""
-    return row.pace.worth.rollouts if row.pace and row.pace.worth else None
+    own = _pace_of(row).worth
+    return own.rollouts if own else None
 
 
 @statistic(
@@ -108,15 +118,17 @@ def worth(row: TableRow) -> float | None:
 )
 def worth_interval(row: TableRow) -> Pair | None:
     """Student t over the jackknife of seeds; none beyond the budgets that were run."""
-    if row.pace is None or row.pace.worth is None or isnan(row.pace.worth.low):
+    own = _pace_of(row).worth
+    if own is None or isnan(own.low):
         return None
-    return row.pace.worth.low, row.pace.worth.high
+    return own.low, own.high
 
 
 @statistic("Worth is beyond", terminal=None, markdown=None, page=None)
 def worth_beyond(row: TableRow) -> str:
     """`<` or `>` where the pace lies beyond the budgets that were run."""
-    return row.pace.worth.beyond if row.pace and row.pace.worth else ""
+    own = _pace_of(row).worth
+    return own.beyond if own else ""
 
 
 @statistic("Pace per cost", CLOCK, head="kappa per cost", better="higher", terminal=None, markdown=None, page=None)
@@ -124,9 +136,10 @@ def kappa_per_cost(row: TableRow) -> float | None:
     """The pace with measured seconds in place of steps: kappa over the cost of a run, both against the same clock (GPU-seconds
     where the clock used GPUs)."""
     relative = row.clock_cost("gpu" if any(seed.gpu for seed in row.on_clock) else "cpu")
-    if row.pace is None or row.pace.kappa is None or relative is None:
+    pace = _pace_of(row).kappa
+    if pace is None or relative is None:
         return None
-    return row.pace.kappa / relative
+    return pace / relative
 
 
 @statistic("Counted cost", TIMES, head="counted cost", better="lower", terminal=None, markdown=8, page=4)

@@ -46,6 +46,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search chose. trials_in: the suite of its trials. task, metric: by which it chose. steps: of the longest trials."""
+
     suite: str
     trials_in: str
     task: str

@@ -387,6 +387,8 @@ State = Literal["present", "altered", "absent"]
 
 
 class DataInfo(msgspec.Struct, frozen=True):
+    """What listings say of a data set. state: whether its file is here and unaltered."""
+
     name: str
     title: str
     rows: int

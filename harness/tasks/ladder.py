@@ -32,6 +32,8 @@ _WORDS = tuple(_SPELT.split())
 
 
 class LadderProblem(micro.MicroProblem):
+    """A problem of the ladder, which asks for its answer in a box."""
+
     __slots__ = ()
     ask = " Put the answer in \\boxed{}."
     hint = " Work by steps and put the answer in \\boxed{}."
@@ -135,6 +137,8 @@ def _draw_spelling(rng: Random) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Level:
+    """A kind of problem of one difficulty."""
+
     name: str
     group: Literal["add", "mul", "text"]
     _draw: Callable[[Random], Drawn]

@@ -135,6 +135,8 @@ def _draw_factored(rng: Random, level: Level) -> Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
+    """A kind of problem, which is drawn at several levels."""
+
     name: str
     group: GroupName
     _draw: Callable[[Random, Level], Drawn]

@@ -27,6 +27,8 @@ Judge = Callable[[Sequence[tuple[Prompt, str]]], list[Verdict]]
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    """A worked example of a few-shot prompt."""
+
     problem: str
     solution: str
 

@@ -106,6 +106,8 @@ def _invert_node(node: Node) -> Node:
 
 
 class _Parser:
+    """A recursive descent over the tokens of one text: sums of products of powers of atoms. Its methods raise Unread."""
+
     def __init__(self, text: str) -> None:
         self.tokens = _split_tokens(text)
         self.position = 0

@@ -101,6 +101,8 @@ def asked_seconds() -> float:
 
 
 class _Worker:
+    """A process that runs `serve`. used: CPU-seconds of it and of all that it started, as far as known."""
+
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -155,6 +157,8 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class WorkerPool:
+    """At most `size` worker processes, which are started when they are needed and kept for the next questions."""
+
     def __init__(self, size: int) -> None:
         self.size = size
         self._register_cleanup()

@@ -37,7 +37,9 @@ KILLED = "over-limit: killed"
 FORGED = "failed: says that it passes tests that must fail"
 _FAILED_COMPARISON = "failed in the tests: AssertionError"
 _FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
-_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+# linux/sched.h
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
 
 
 class Python(Scorer):
@@ -187,7 +189,7 @@ def _kill_program(process: subprocess.Popen[bytes]) -> None:
 @cache
 def has_no_network() -> bool:
     """Return whether a process here can give up its network."""
-    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_NEW_USER | _NEW_NETWORK}) != 0)"
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({_CLONE_NEWUSER | _CLONE_NEWNET}) != 0)"
     try:
         done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
