@@ -238,6 +238,8 @@ KINDS: dict[str, list[tuple[str, str, bool]]] = {
         (r"2 \pmod 5", r"\boxed{4 \pmod 5}", False),
         (r"m \equiv 1, 2 \pmod 5", r"\boxed{m \equiv 2 \bmod 5 \text{ or } m \equiv 1 \bmod 5}", True),
         (r"m \equiv 1 \pmod 5", r"\boxed{m \equiv 1 \pmod{6}}", False),
+        (r"m \equiv 1 \pmod 5", r"\boxed{m \equiv 0, 1, 2, 3, 4 \pmod 5}", False),
+        (r"m \equiv 1, 2 \pmod 5", r"\boxed{m \equiv 1, 2, 3 \pmod 5}", False),
     ],
     "prices and units": [
         ("75", r"\boxed{US\$75}", True),
