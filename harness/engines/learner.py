@@ -42,22 +42,11 @@ def learn(
     A step is taken even without gradient, so that all regimes take as many. Own terms go first, so that measuring changes
     nothing. Raises TrainingError where a gradient is not finite.
 
-    Parameters
-    ----------
-    name, version
-        The policy's name and its updates so far, for messages.
-    masters
-        The trained parameters, and AdamW over them.
-    prompts
-        Those of all terms' answers.
-    terms
-        The regime's, and the penalty to the base. Each is spread over the updates.
-    optimisation
-        AdamW's settings, the number of updates, and whether own and peer gradients are measured apart.
-    score
-        Gives the trainer's log-probabilities before the first update, where denominators ask for them.
-    forward
-        Takes answers through the model, piece by piece.
+    name, version: the policy's name and its updates so far, for messages. masters: the trained parameters, and AdamW over them.
+    prompts: of all terms' answers. terms: the regime's, and the penalty to the base; each is spread over the updates.
+    optimisation: AdamW's settings, the number of updates, and whether own and peer gradients are measured apart. score: gives
+    the trainer's log-probabilities before the first update, where denominators ask for them. forward: takes answers through the
+    model, piece by piece.
     """
     for group in masters.optimiser.param_groups:
         group["lr"], group["betas"] = optimisation.learning_rate, optimisation.betas

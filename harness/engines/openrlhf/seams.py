@@ -205,7 +205,7 @@ def reported_state(handle: Any) -> str:
 
 @functools.cache
 def forbid_remote_code() -> None:
-    """Forbid code that a model's configuration names (`auto_map`) does not run, although OpenRLHF asks for it."""
+    """Keep code that a model's configuration names (`auto_map`) from running, although OpenRLHF asks for it."""
     from transformers import dynamic_module_utils
 
     resolve = dynamic_module_utils.resolve_trust_remote_code
