@@ -23,6 +23,7 @@ from harness.store.ingest import ingest_journals
 from harness.store.manifest import EVALUATIONS, Manifest, PolicyEntry
 from harness.store.symptoms import Sums, describe_figures, is_empty, is_unboxed
 from harness.suite.cells import Identity, digest_of
+from harness.suite.schema import Evaluation
 from harness.tasks.registry import get_task, results_versions, task_of_text
 from harness.tasks.task import Style, Task
 from harness.verification.verifier import Verifier
@@ -98,8 +99,9 @@ def evaluate_checkpoint(
             remark=note_remark,
         )
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
-    if (temperature, top_p) != (1.0, 1.0):  # older evaluations keep their keys
-        settings |= {"temperature": temperature, "top_p": top_p}
+    how_sampled = {"temperature": temperature, "top_p": top_p}
+    if any(how_sampled[name] != default for name, default in Evaluation.younger.items()):  # older ones keep their keys
+        settings |= how_sampled
     manifest = _manifest_of_evaluation(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
     folder = results / EVALUATIONS / manifest.key
     name = manifest.policies[0].name
