@@ -243,25 +243,15 @@ def policy_layout(
 
 def _tried_ways(policy: PolicyDemand, work: Workload, gpus: int, gpu: Gpu, others: int) -> Iterator[_Way | TooLarge]:
     """Yield every way that is tried, also those that do not fit. Side by side and in turns are both tried and the faster one
-    counts: a preference for either makes plans slower where there is more memory.
-
-    A smaller micro-batch is tried only while it could leave room for more answers at once: the model of costs knows no other
-    good of it, so that behind a way which has all its room the smaller ones are never faster and never take less RAM."""
+    counts: a preference for either makes plans slower where there is more memory."""
     placing = _Placing(policy, work, gpus, gpu, others)
     of_processes = gpu.account.process_ram(gpu.kind) * gpus
-    settled = set[tuple[bool, int, int, bool]]()
     for training in gpu.account.ways_to_train(policy, work, gpus, gpu):
         train = placing.train_seconds(training.checkpointing)
         host = of_processes + gpu.account.trainer_ram(policy, training.zero, gpus, gpu.kind)
         for tensor_parallel in placing.engine_sizes:
             for sleeps in (False, True):
-                of_any_micro_batch = training.checkpointing, training.zero, tensor_parallel, sleeps
-                if of_any_micro_batch in settled:
-                    continue
-                way = placing.try_way(training, train, host, tensor_parallel, sleeps)
-                if isinstance(way, _Way) and placing.has_all_room(way):
-                    settled.add(of_any_micro_batch)
-                yield way
+                yield placing.try_way(training, train, host, tensor_parallel, sleeps)
 
 
 class _Placing:
@@ -358,12 +348,6 @@ class _Placing:
         without_cache = self._memory_of_way(training, tensor_parallel, sleeps, concurrent=0).in_rollouts
         room = (self._gpu.usable - without_cache) // self._caches[tensor_parallel]
         return min(self._answers_of_engine(tensor_parallel), MOST_CONCURRENT, room)
-
-    def has_all_room(self, way: _Way) -> bool:
-        """Whether a smaller micro-batch would leave its rollout engines no more room: they have the GPU to themselves in their
-        turn, or generate as many answers at once as they are given."""
-        wanted = self._answers_of_engine(way.tensor_parallel)
-        return way.sleeps or way.concurrent == min(wanted, MOST_CONCURRENT)
 
     def _seconds_of_way(
         self, train: float, engines: int, tensor_parallel: int, concurrent: int, sleeps: bool, moved: int
