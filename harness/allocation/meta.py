@@ -99,7 +99,7 @@ def _record_attention(
     if groups > 1:  # as attention over a padded batch does
         key = key.repeat_interleave(groups, dim=1)
         value = value.repeat_interleave(groups, dim=1)
-    output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _Attend.apply(query, key, value)  # type: ignore[no-untyped-call]  # torch has no types of it
     return output.transpose(1, 2).contiguous(), None
 
 

@@ -209,7 +209,7 @@ WITH by_policy AS (
 by_cell AS (SELECT suite, cell, sum(cpu_seconds) AS cpu, sum(gpu_seconds) AS gpu FROM spent GROUP BY ALL),
 every AS (SELECT suite, cell, sum(answers) AS answers, sum(generated_tokens) AS tokens FROM totals GROUP BY ALL)
 SELECT c.kind = 'base' AS base, c.cell, c.group_name, c.regime, c.seed, c.policies, s.task,
-    -- the name that tables have: of samples at temperature 1 with their number
+    -- the name that tables have: of sampled answers with how many there are to a question
     CASE s.metric WHEN 'sampled' THEN 'avg@' || s.repeats ELSE s.metric END AS metric, s.policy,
     -- no gradient of the policy ever differed from 0; false where none is known
     coalesce(t.gradient_norm, 'NaN') = 0 AS idle,

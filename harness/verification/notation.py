@@ -113,16 +113,17 @@ def _as_quantity(match: re.Match[str]) -> str:
 def _without_reversed_brackets(match: re.Match[str]) -> str:
     r"""Write intervals that leave out an end by a reversed bracket with round ones: `]0, 1]` is `(0, 1]`."""
 
-    def turn(interval: re.Match[str]) -> str:
-        left = "(" if interval[1] == "]" else "["
-        right = ")" if interval[3] == "[" else "]"
-        return f"{left}{interval[2]}{right}"
+    def write_usual_brackets(interval: re.Match[str]) -> str:
+        left = "(" if interval["left"] == "]" else "["
+        right = ")" if interval["right"] == "[" else "]"
+        return f"{left}{interval['ends']}{right}"
 
-    return re.sub(_INTERVAL, turn, match.group())
+    return _ONE_INTERVAL.sub(write_usual_brackets, match.group())
 
 
-_INTERVAL = r"([\[\]])([^\[\]]+?[,;][^\[\]]+?)([\[\]])"
-_INTERVALS = re.sub(r"\((?!\?)", "(?:", _INTERVAL).replace(r"[^\[\]]+?", r"[^\[\]()]+?")
+_ENDS = r"[^\[\]()]+?[,;][^\[\]()]+?"
+_ONE_INTERVAL = re.compile(rf"(?P<left>[\[\]])(?P<ends>{_ENDS})(?P<right>[\[\]])")
+_INTERVAL = rf"[\[\]]{_ENDS}[\[\]]"
 _HALF_LINES = {
     "^+": r"(0,\infty)", "_>0": r"(0,\infty)",
     "^-": r"(-\infty,0)", "_<0": r"(-\infty,0)",
@@ -245,7 +246,7 @@ _REWRITES = tuple(
         (r"\\text\s*\{\s*[iI]nfinity\s*\}", r"\\infty "),
         (r"(?<![a-zA-Z\\])(?:[iI]nfinity|inf)(?![a-zA-Z])", r"\\infty "),
         (r"(?:\{\})?\^\s*\{?(\d+)\}?\s*/\s*_\s*\{?(\d+)\}?", r"\\frac{\1}{\2}"),
-        (rf"^\s*{_INTERVALS}(?:\s*\\cup\s*{_INTERVALS})*\s*$", _without_reversed_brackets),
+        (rf"^\s*{_INTERVAL}(?:\s*\\cup\s*{_INTERVAL})*\s*$", _without_reversed_brackets),
         (r"(?<=\d)\{,\}(?=\d)", "."),
         (r"(?<=\d)\{,\}\s*\\!\s*(?=\d{3})", ""),
         (r"~|\\[,!;: ]|\\q?quad(?![a-zA-Z])", " "),
