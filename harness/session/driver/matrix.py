@@ -235,7 +235,7 @@ class Driver:
         # By key, until given to a worker
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, JobRequest] = {}
-        turns = self._order_of_starts(in_run_order(cells))
+        turns = self._order_of_starts(in_run_order(cells, plan))
         own_claim = "" if claim is None else str(claim.file)
         todo: list[BaseCheckpoint | Cell] = [*bases, *cells]
         for work in todo:
