@@ -9,7 +9,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from leaderboard.charts import fill_template
+from leaderboard.templating import fill_template
 from leaderboard.texts import ROOT, is_checkout
 
 PACKAGE = "experience-sharing-harness"

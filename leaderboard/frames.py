@@ -28,7 +28,8 @@ from harness.store.sentences import joined, verdict_mark
 from harness.store.statistic import PERCENT, POINTS, STATISTICS, Pair, Statistic, Unit, select_columns
 from harness.store.table import MEAN
 from harness.store.tuning import without_trials
-from leaderboard.charts import SIGNS, Forest
+from leaderboard.charts import Forest
+from leaderboard.looks import SIGNS
 
 KEY = (
     "Gain: over the baseline at the same rollout budget. Whom: each policy by itself. Cost: seconds of CPU (of GPU, where the "

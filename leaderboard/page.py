@@ -18,8 +18,12 @@ from harness.learning.registry import list_regimes
 from harness.statistics import MARGIN
 from harness.store.remarks import describe_gaps
 from harness.store.text import harmless, visible
-from leaderboard.charts import COLOURS, SIGNS, Figure, Forest, combine_figures, fill_template, to_png, to_svg, with_ink
+from leaderboard.charts import Forest
 from leaderboard.data import Store
+from leaderboard.looks import COLOURS, SIGNS
+from leaderboard.rendering import combine_figures, to_png, to_svg, with_ink
+from leaderboard.specification import Figure
+from leaderboard.templating import fill_template
 
 
 @dataclass(frozen=True, slots=True)

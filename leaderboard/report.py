@@ -16,7 +16,6 @@ from harness.store.remarks import describe_gaps
 from harness.store.sentences import explain_verdicts, write_doubt, write_sentence, write_summary
 from harness.store.statistic import Statistic, select_columns
 from harness.store.table import MEAN, list_suites
-from leaderboard.charts import COLOURS, LEGEND, SIGNS, fill_template
 from leaderboard.data import Store, open_store
 from leaderboard.frames import (
     BEST,
@@ -29,6 +28,8 @@ from leaderboard.frames import (
     make_panels,
     make_readable,
 )
+from leaderboard.looks import COLOURS, LEGEND, SIGNS
+from leaderboard.templating import fill_template
 
 _PROVENANCE = """
 SELECT count(*) AS cells, min(started) AS first, max(finished) AS last, list(DISTINCT code_version ORDER BY code_version) AS code,

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the leaderboard extra is not installed")
 
-from leaderboard import charts, command
+from leaderboard import charts, command, looks, network, rendering, specification
 from leaderboard.page import INK
 
 POINTS_AT = pd.DataFrame({"regime": ["a", "sgt", "b"], "x": [0.0, 1.0, 1.0], "kind": "mean", "group": "g"})
@@ -27,7 +27,7 @@ MARK = {
 }
 
 
-def spans(figure: charts.Figure) -> list[list[float]]:
+def spans(figure: specification.Figure) -> list[list[float]]:
     return [
         json.loads(domain) for domain in sorted(set(re.findall(r'"domain": (\[-?[0-9][^\]]*\])', json.dumps(figure))))
     ]
@@ -54,7 +54,7 @@ def test_twelve_regimes_are_named_within_a_phones_width() -> None:
     order = [f"independent-{i:04}x" for i in range(12)]
     table = pd.DataFrame({"regime": order, "x": 0.1, "y": 1.0, "kind": "mean", "group": "g"})
     figure = charts.draw_plane(table, "t", "peer-only support", "second moment of the weights", order, False)
-    width = re.search(r'width="(\d+)"', charts.to_svg(figure, 230))
+    width = re.search(r'width="(\d+)"', rendering.to_svg(figure, 230))
     assert width
     assert int(width[1]) < 358
 
@@ -78,7 +78,7 @@ def test_a_regime_has_one_colour_whatever_stands_beside_it() -> None:
             seen.append(dict(zip(order, json.loads(colours), strict=True)))
     for name in ("a", "b", "sgt"):
         assert len({one[name] for one in seen}) == 1
-    assert len({charts.colour_of(name) for name in charts.KNOWN}) == len(charts.KNOWN)
+    assert len({looks.colour_of(name) for name in looks.KNOWN}) == len(looks.KNOWN)
 
 
 def contrast(one: str, other: str) -> float:
@@ -93,7 +93,7 @@ def contrast(one: str, other: str) -> float:
 
 def test_a_policy_that_received_nothing_is_drawn_alone() -> None:
     node = pd.DataFrame({"name": ["a"], "gain": "", "verdict": "baseline"})
-    assert "a: no gain known" in charts.draw_network(node, pd.DataFrame([]), "t")["description"]
+    assert "a: no gain known" in network.draw_network(node, pd.DataFrame([]), "t")["description"]
 
 
 def test_words_marks_and_chips_stand_out() -> None:
@@ -104,9 +104,9 @@ def test_words_marks_and_chips_stand_out() -> None:
         assert contrast(INK[theme], background) >= 4.5
         assert contrast(chip, "#ffffff") >= 4.5, "its words"
         assert contrast(chip, background) >= 3
-    for colour in {*charts.PALETTE, *charts.COLOURS.values()}:
+    for colour in {*looks.PALETTE, *looks.COLOURS.values()}:
         assert min(contrast(colour, background) for background in (*pages.values(), "#171614")) >= 3, colour
     figure = charts.Forest([MARK], "t", "gain, points").figure()
     assert [layer["mark"].get("opacity", 1) for layer in figure["layer"]] == [1] * 5
-    config = charts.with_ink(figure, "#123456", "#654321")["config"]
+    config = rendering.with_ink(figure, "#123456", "#654321")["config"]
     assert config["axis"]["labelColor"] == config["legend"]["titleColor"] == config["title"]["color"] == "#123456"

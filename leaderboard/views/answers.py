@@ -13,7 +13,6 @@ import streamlit as st
 
 from harness.store.sentences import count_of
 from harness.store.text import visible
-from leaderboard.charts import fill_template
 from leaderboard.data import Store
 from leaderboard.page import (
     Page,
@@ -28,6 +27,7 @@ from leaderboard.page import (
     offer_downloads,
     show_empty,
 )
+from leaderboard.templating import fill_template
 
 _CELLS = """
 SELECT c.regime, c.regime_type, c.seed, c.cell, avg(s.accuracy) AS accuracy, any_value(u.baseline) AS baseline

@@ -23,6 +23,7 @@ from leaderboard.page import (
     offer_downloads,
     show_empty,
 )
+from leaderboard.specification import Figure
 
 # Of the address: the cell's key. Of the session: the key that was opened last
 _KEY, _OPENED = "cell", "opened cell"
@@ -110,7 +111,7 @@ def _draw_training(store: Store, about: pd.Series[Any]) -> None:
     offer_downloads(f"cell-{about['cell']}", lambda: steps, figures)
 
 
-def _chart_steps(steps: pd.DataFrame) -> list[charts.Figure]:
+def _chart_steps(steps: pd.DataFrame) -> list[Figure]:
     """Return a figure over steps of each measure that the cell has, a line for each policy."""
     order = list(dict.fromkeys(steps["policy"]))
     right_share = steps["right"] / (steps["right"] + steps["wrong"])
@@ -120,7 +121,7 @@ def _chart_steps(steps: pd.DataFrame) -> list[charts.Figure]:
         ("Entropy", "nats per token", steps["entropy"]),
         ("Gradient norm", "norm", steps["gradient_norm"]),
     )
-    figures = list[charts.Figure]()
+    figures = list[Figure]()
     for title, unit, values in measures:
         # one cell is no sample: a line without intervals
         columns = {"regime": steps["policy"], "x": steps["step"], "y": values, "low": values, "high": values}

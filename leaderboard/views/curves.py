@@ -25,6 +25,7 @@ from leaderboard.page import (
     offer_downloads,
     show_unfinished,
 )
+from leaderboard.specification import Figure
 
 AXES = {
     "steps": "step",
@@ -146,9 +147,9 @@ def _choose_shown(store: Store, suite: str, rows: pd.DataFrame) -> _Shown:
     return _Shown(chosen_groups, policies, regimes, everyone)
 
 
-def _chart_curves(points: pd.DataFrame, shown: _Shown, title: str, x_title: str, y_title: str) -> list[charts.Figure]:
+def _chart_curves(points: pd.DataFrame, shown: _Shown, title: str, x_title: str, y_title: str) -> list[Figure]:
     """Return a figure of each group. points: means over seeds. title: what the curves are of."""
-    figures = list[charts.Figure]()
+    figures = list[Figure]()
     for group in shown.groups:
         of_group = points[points["group"] == group]
         named = () if figures else shown.regimes  # the first figure has the legend of all

@@ -15,8 +15,9 @@ from harness.store.by_task import TaskHelp, TaskReward, read_task_help, read_tas
 from harness.store.statistic import POINTS
 from harness.store.table import MEAN
 from leaderboard import charts
-from leaderboard.charts import LEGEND, SIGNS
 from leaderboard.data import COUNTED, Store
+from leaderboard.looks import LEGEND, SIGNS
+from leaderboard.network import draw_network
 from leaderboard.page import (
     Page,
     choose_one,
@@ -27,6 +28,7 @@ from leaderboard.page import (
     offer_downloads,
     show_empty,
 )
+from leaderboard.specification import Figure
 
 _FLOWS = f"""
 SELECT c.group_name AS "group", c.regime, f.author, f.receiver, f.kind, f.accepted, f.reason, sum(f.records) AS records,
@@ -107,7 +109,7 @@ def _select_rows(rows: pd.DataFrame, group: str, regimes: Sequence[str]) -> pd.D
     return rows[here]
 
 
-def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> charts.Figure:
+def _chart_fates(flows: pd.DataFrame, group: str, order: Sequence[str]) -> Figure:
     """Return how many messages were accepted, or refused for each reason, by regime."""
     reason = "refused: " + flows["reason"].replace("", "no reason")
     fates = flows.assign(fate=reason.mask(flows["accepted"], "accepted"))
@@ -127,7 +129,7 @@ def _select_gains(table: pd.DataFrame, group: str) -> pd.DataFrame:
     return rows[alike]
 
 
-def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> charts.Figure:
+def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains: pd.DataFrame) -> Figure:
     """Return the figure of who helps whom under a regime.
 
     flows: what was sent, by author and receiver; none where results did not keep it. totals: what each policy received. gains: rows
@@ -149,7 +151,7 @@ def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains
     if sent.empty and len(totals) > 2:
         nodes["gain"] += "\n" + pd.Series(_tell_received(totals))
     edges = _list_edges(names, sent, totals)
-    return charts.draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+    return draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
 
 
 def _list_edges(names: Sequence[str], sent: pd.DataFrame, totals: pd.DataFrame) -> list[dict[str, object]]:

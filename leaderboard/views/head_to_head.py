@@ -33,6 +33,7 @@ from leaderboard.page import (
     show_unfinished,
     write_linked,
 )
+from leaderboard.specification import Figure
 
 _QUESTIONS = """
 SELECT c.group_name AS "group", c.regime, c.seed, s.policy, s.task, s.doc_id, s.value AS mean,
@@ -132,7 +133,7 @@ def _pair_seeds(seeds: pd.DataFrame, chosen: _Chosen) -> pd.DataFrame:
     return wide.assign(difference=difference).reset_index()
 
 
-def _make_figures(pairs: Sequence[Pairing], wide: pd.DataFrame, chosen: _Chosen) -> tuple[charts.Forest, charts.Figure]:
+def _make_figures(pairs: Sequence[Pairing], wide: pd.DataFrame, chosen: _Chosen) -> tuple[charts.Forest, Figure]:
     """Return the differences with their intervals, and the same seed by seed, of the means where there are some."""
     title = f"{chosen.ours} minus {chosen.theirs}: {chosen.task}, {chosen.metric}"
     unit = "difference, points"
@@ -153,7 +154,7 @@ def _write_difference(pair: Pairing) -> str:
     return POINTS.with_interval(pair.difference, pair.interval)
 
 
-def _make_mark(pair: Pairing, margin: float) -> charts.Figure:
+def _make_mark(pair: Pairing, margin: float) -> Figure:
     """Return a difference as a mark of the figure, in points."""
     low, high = pair.interval or (pair.difference, pair.difference)
     words = _WORDS[pair.verdict].format(write_points(margin))

@@ -19,9 +19,10 @@ from harness.store.remarks import STRICT, TrainingMoment
 from harness.store.sentences import explain_verdicts, write_doubt, write_sentence, write_summary
 from harness.store.statistic import PERCENT, Statistic, select_columns
 from harness.store.table import MEAN
-from leaderboard.charts import LEGEND, Forest, fill_template
+from leaderboard.charts import Forest
 from leaderboard.data import Store
 from leaderboard.frames import INTERVALS, KEY, Outcome, ShownChoice, list_telling, make_readable
+from leaderboard.looks import LEGEND
 from leaderboard.page import (
     Page,
     choose_key,
@@ -41,6 +42,7 @@ from leaderboard.page import (
     show_unfinished,
     write_linked,
 )
+from leaderboard.templating import fill_template
 
 BEST, IN_SUITE, BY_NAME, CHEAPEST = "best", "suite", "name", "cost"
 _SORTS = {BEST: "best first", IN_SUITE: "suite order", BY_NAME: "name", CHEAPEST: "cheapest first"}

@@ -21,10 +21,11 @@ from harness.store.roles import RoleRow
 from harness.store.sentences import count_of, verdict_mark
 from harness.store.standing import KINDS
 from harness.store.statistic import POINTS, TIMES
-from leaderboard.charts import SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
+from leaderboard.looks import SIGNS
 from leaderboard.page import Page, draw_table, escape_markdown
+from leaderboard.templating import fill_template
 from leaderboard.texts import read_formulas
 
 _PAPER = re.compile(r"\b\d{4}\.\d{5}\b")

@@ -24,6 +24,7 @@ from leaderboard.page import (
     offer_downloads,
     show_empty,
 )
+from leaderboard.specification import Figure
 
 UNTUNED, TRIED, CHOSEN = "defaults", "tried", "chosen"
 _GAINS = {
@@ -120,10 +121,10 @@ def _find_varied(ended: Sequence[Trial]) -> list[str]:
     return varied
 
 
-def _draw_options(frame: pd.DataFrame, options: Sequence[str], name: str) -> list[charts.Figure]:
+def _draw_options(frame: pd.DataFrame, options: Sequence[str], name: str) -> list[Figure]:
     """Draw the gains against each option; return the figures. name: of the regime."""
     kinds = (UNTUNED, TRIED, CHOSEN)
-    figures = list[charts.Figure]()
+    figures = list[Figure]()
     for option in options:
         title = f"{name}: {option}"
         # the first figure has the legend of all

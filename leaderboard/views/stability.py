@@ -22,6 +22,7 @@ from leaderboard.page import (
     offer_downloads,
     show_empty,
 )
+from leaderboard.specification import Figure
 
 
 class Measure(NamedTuple):
@@ -169,7 +170,7 @@ def draw(store: Store, suite: str) -> None:
     offer_downloads(f"stability-{suite}", lambda: cells, figures)
 
 
-def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str]) -> charts.Figure:
+def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str]) -> Figure:
     """Draw cells and the regimes' means by both measures; return the figure."""
     known = cells.dropna(subset=["x", "y"])
     means = known.groupby("regime", as_index=False)[["x", "y"]].mean()
@@ -190,13 +191,13 @@ def _draw_plane(cells: pd.DataFrame, across: str, up: str, order: Sequence[str])
     return figure
 
 
-def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[charts.Figure]:
+def _draw_components(store: Store, suite: str, groups: Sequence[str], order: Sequence[str]) -> list[Figure]:
     """Draw the measures and regimes that the reader chooses over steps, two figures beside each other; return the figures."""
     titles = {key: measure.title for key, measure in MEASURES.items()}
     chosen = choose_keys("Measures", titles, "measures", _FIRST)
     regimes = choose_some("Regimes (none: all)", order, "regime", store.choose_two(suite, order))
     places = (place for _ in chosen[::2] for place in st.columns(2))
-    figures = list[charts.Figure]()
+    figures = list[Figure]()
     for place, key in zip(places, chosen, strict=False):
         measure = MEASURES[key]
         name = measure.title

@@ -26,9 +26,9 @@ from harness.store.standing import (
     Standing,
 )
 from harness.store.statistic import CLOCK, POINTS
-from leaderboard.charts import COLOURS, SIGNS, fill_template
 from leaderboard.data import Store
 from leaderboard.frames import judged_by
+from leaderboard.looks import COLOURS, SIGNS
 from leaderboard.page import (
     BEHIND,
     Page,
@@ -42,6 +42,7 @@ from leaderboard.page import (
     show_empty,
     write_linked,
 )
+from leaderboard.templating import fill_template
 
 _TOLD: dict[Settings, str] = {
     "defaults": "with defaults",

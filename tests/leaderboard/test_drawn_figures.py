@@ -22,7 +22,7 @@ pytest.importorskip("streamlit", reason="the leaderboard extra is not installed"
 from drawn_pages import SUITE, forest_of, html_of, page, text_of_page
 from drawn_stores import EVIL
 
-from leaderboard import charts
+from leaderboard import looks
 from leaderboard.frames import INTERVALS, over_seeds
 from leaderboard.page import csv_text, escape_markdown
 from leaderboard.views.curves import _measure_areas
@@ -92,8 +92,8 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
         shown = (low, low + wide, float(style_of(mark)["left"].rstrip("%")))
         assert shown == pytest.approx((at(interval[0]), at(interval[1]), at(value)), abs=0.3)
         assert mark is not None
-        assert mark.text == charts.SIGNS[row.verdict]
-        assert style_of(tr.find("td"))["--c"] == charts.COLOURS[row.verdict]
+        assert mark.text == looks.SIGNS[row.verdict]
+        assert style_of(tr.find("td"))["--c"] == looks.COLOURS[row.verdict]
         words = verdict_mark(row.verdict, 0.02)
         spent = f"{row.rollouts:,.0f} rollouts, {row.cpu_seconds:,.0f} CPU-s"
         assert tr.attrib["title"] == f"{words}; {spent}"
@@ -108,4 +108,4 @@ def test_bars_marks_and_words_of_a_figure_are_those_of_the_store(stores: dict[st
     )
     caption = text_of_page(app).replace("\\", "")
     assert INTERVALS in caption
-    assert charts.LEGEND in caption
+    assert looks.LEGEND in caption

@@ -29,7 +29,7 @@ pytest.importorskip("streamlit", reason="the leaderboard extra is not installed"
 from drawn_pages import SUITE, forest_of, html_of, html_tables, page, text_of_page, without_links, write_report
 from drawn_stores import DUO
 
-from leaderboard import charts
+from leaderboard import looks
 from leaderboard.data import open_store
 from leaderboard.frames import INTERVALS, choose_opening, list_telling
 from leaderboard.page import escape_markdown
@@ -193,7 +193,7 @@ def test_head_to_head_judges_a_pair_as_its_panel_does(tmp_path: Path) -> None:
     app = page(tmp_path, "head-to-head", "s", task="t", metric="maj@2")
     figure = forest_of(html_of(app), "prp minus independent: t, maj@2")
     drawn = {tr.findtext("th"): tr.findtext("td/b") for tr in figure.findall("table/tbody/tr")[:-1]}
-    assert drawn == {f"duo, {r.policy.replace('*', 'mean')}": charts.SIGNS[r.verdict] for r in rows}
+    assert drawn == {f"duo, {r.policy.replace('*', 'mean')}": looks.SIGNS[r.verdict] for r in rows}
 
 
 def test_head_to_head_opens_with_two_regimes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytest.importorskip("streamlit", reason="the leaderboard extra is not installed"
 from drawn_pages import page, write_report
 from drawn_stores import DUO
 
-from leaderboard import charts
+from leaderboard import looks
 
 
 def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
@@ -40,7 +40,7 @@ def test_the_report_is_one_file_without_scripts_that_follows_light_and_dark(
     for figure in figures:
         drawn = ElementTree.fromstring(figure)
         colours = [part for e in drawn.iter() for part in e.attrib.get("style", "").split(";") if "#" in part]
-        assert {*colours} <= {f"--c:{colour}" for colour in charts.COLOURS.values()}
+        assert {*colours} <= {f"--c:{colour}" for colour in looks.COLOURS.values()}
         assert len(colours) == len(drawn.findall("table/tbody/tr")) - 1 > 1
 
 
