@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from math import log
+from math import isnan, log
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from harness.statistics.claims import (
     Bounds,
     MeasuredClaim,
     Relation,
+    TestedClaim,
     answer_claims,
     bounds_of,
     level_of_look,
@@ -122,28 +124,47 @@ def answer_suite_claims(snapshot: Snapshot, suite: str, margin: float) -> list[C
         return []
     finished = read_finished(snapshot, suite)
     order = snapshot.query("SELECT seeds FROM suites WHERE suite = ?", [suite])["seeds"].to_pylist()[0]
-    planned = [order[: claim.seeds] if claim.seeds else order for claim in claims]
-    done = [_first_finished(claim, seeds, finished) for claim, seeds in zip(claims, planned, strict=True)]
-    measured = [_measure_claim(claim, seeds, finished, margin) for claim, seeds in zip(claims, done, strict=True)]
+    looks = [_look_at_claim(claim, order, finished, margin) for claim in claims]
+    measured = [look.measured for look in looks]
     bounds = [_bounds_of_claim(claim) for claim in claims]
-    levels = [level_of_look(len(there), len(all_)) for there, all_ in zip(done, planned, strict=True)]
+    levels = [level_of_look(look.done, look.planned) for look in looks]
+    # all at once, as p-values are corrected among the suite's claims
     told = answer_claims(measured, bounds, levels)
-    answers = []
-    for claim, one, answer, there, all_ in zip(claims, measured, told, done, planned, strict=True):
-        known = not one.problem and one.error == one.error
-        answers.append(
-            ClaimAnswer(
-                claim=claim,
-                answer=answer.answer,
-                value=_to_unit(claim, one.value) if known else None,
-                interval=_interval_of(claim, one) if known else None,
-                p=answer.p if known else None,
-                done=len(there),
-                planned=len(all_),
-                reason=one.problem,
-            )
-        )
-    return answers
+    return [_make_answer(look, answer) for look, answer in zip(looks, told, strict=True)]
+
+
+class _Look(NamedTuple):
+    """What the finished cells say of one claim so far. done, planned: numbers of seeds."""
+
+    claim: StoredClaim
+    measured: MeasuredClaim
+    done: int
+    planned: int
+
+
+def _look_at_claim(claim: StoredClaim, order: Sequence[int], finished: FinishedScores, margin: float) -> _Look:
+    """Measure a claim from those of its seeds that have finished. order: all seeds of the suite."""
+    planned = order[: claim.seeds] if claim.seeds else order
+    done = _first_finished(claim, planned, finished)
+    measured = _measure_claim(claim, done, finished, margin)
+    return _Look(claim, measured, len(done), len(planned))
+
+
+def _make_answer(look: _Look, answer: TestedClaim) -> ClaimAnswer:
+    """Join what was measured of a claim with the answer that follows; an error that is not known leaves the number out."""
+    claim = look.claim
+    measured = look.measured
+    known = not measured.problem and not isnan(measured.error)
+    return ClaimAnswer(
+        claim=claim,
+        answer=answer.answer,
+        value=_to_unit(claim, measured.value) if known else None,
+        interval=_interval_of(claim, measured) if known else None,
+        p=answer.p if known else None,
+        done=look.done,
+        planned=look.planned,
+        reason=measured.problem,
+    )
 
 
 def _places_of(claim: StoredClaim) -> list[tuple[str, str]]:
