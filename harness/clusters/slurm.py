@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -134,9 +134,7 @@ def make_job(
     parts = 0  # a cluster's engine places its cells itself
     if not backend_of(suite.engine).clustered:
         parts = min(slurm.shards or MOST_SHARDS, len(paired_blocks(prepared.cells)))
-    with suppress(SuiteError):  # without --set, where it is valid without
-        suite = pin_commits(with_files(load_suite(prepared.source), prepared.source), online=True)
-    text = yaml.safe_dump(suite.model_dump(mode="json", exclude_unset=True), sort_keys=False, allow_unicode=True)
+    text = _copy_suite(prepared)
     sets: list[str] = []
     for override in overrides:
         sets += ["--set", override]
@@ -150,7 +148,8 @@ def make_job(
             f"--set: not the same in the job's copy of the suite ({fault}): write it into the suite's file"
         )
     harness = [sys.executable, "-m", "harness"]
-    beside = ["--models", str(Path(prepared.source).resolve().parent)]  # what the suite may name stays so
+    source_folder = Path(prepared.source).resolve().parent
+    beside = ["--models", str(source_folder)]  # what the suite may name stays so
     run = [*harness, "run", str(folder / "suite.yaml"), "--results", str(results), *beside, *options, *sets]
     values = {
         "DIRECTIVES": "\n".join(_write_directives(name, folder, slurm, parts)),
@@ -160,11 +159,25 @@ def make_job(
         "SHARDS": str(parts),
         "DOCTOR": shlex.join([*harness, "doctor", "--results", str(results)]),
     }
+    return SlurmJob(folder, _fill_words(template, values), text)
+
+
+def _copy_suite(prepared: Prepared) -> str:
+    """Write the copy of a suite that its job runs, with the digests of its files and the commits of its models."""
+    suite = prepared.suite
+    with suppress(SuiteError):  # without --set, where it is valid without
+        suite = pin_commits(with_files(load_suite(prepared.source), prepared.source), online=True)
+    plain = suite.model_dump(mode="json", exclude_unset=True)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
+def _fill_words(template: str, values: Mapping[str, str]) -> str:
+    """Replace the words of a template by these values. Raises UsageError for a word that is not among them."""
     unknown = sorted(set(_WORD.findall(template)) - values.keys())
     if unknown:
         known = ", ".join(f"@{word}@" for word in WORDS)
         raise UsageError(f"template: unknown word @{unknown[0]}@; there are {known}")
-    return SlurmJob(folder, _WORD.sub(lambda word: values[word[1]], template), text)
+    return _WORD.sub(lambda word: values[word[1]], template)
 
 
 def _changed_by_copy(prepared: Prepared, text: str, overrides: Sequence[str], file: Path) -> str:
