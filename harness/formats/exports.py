@@ -190,7 +190,10 @@ def find_benchmarks(cell: FinishedPolicy) -> dict[str, EvalResultEntry]:
     scores = [score for score in cell.scores if score.metric in ("greedy", "sampled")]
     for score in sorted(scores, key=lambda score: score.metric != "greedy"):
         data = cell.published(score.task)
-        if score.value is None or data is None or data.remote.host != "hub" or (limit or data.rows) < data.rows:
+        if score.value is None or data is None:
+            continue
+        asked = limit or data.rows
+        if data.remote.host != "hub" or asked < data.rows:
             continue
         way = "greedy" if score.metric == "greedy" else _describe_samples(score.repeats, evaluation)
         error = "" if score.error is None else f", standard error {100 * score.error:.2f}"
