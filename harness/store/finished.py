@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -423,13 +423,7 @@ def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple
         line = done.lines[name]
         against = scores.get(line.reference or "", {})
         reference = done.lines.get(line.reference or "")
-        withheld = ""
-        if accuracies == {0.0}:
-            withheld = FLOOR
-        elif accuracies == {1.0}:
-            withheld = CEILING
-        elif reference is not None and stored.has_learnt_nothing(key, reference.cells):
-            withheld = IDLE
+        withheld = _find_withheld_reason(stored, key, accuracies, reference)
         done.costs[key, name] = [score.cost for score in by_seed.values()]
         for seed, score in sorted(by_seed.items()):
             theirs = against.get(seed, score)
@@ -449,6 +443,17 @@ def _add_key(done: FinishedScores, stored: _StoredScores, key: Key, holds: tuple
                 members=score.members,
             )
             done.rows.append(row)
+
+
+def _find_withheld_reason(stored: _StoredScores, key: Key, accuracies: Set[float], reference: TableLine | None) -> str:
+    """Return why the verdict on a line is withheld, or empty. accuracies: those of all lines and seeds of the key."""
+    if accuracies == {0.0}:
+        return FLOOR
+    if accuracies == {1.0}:
+        return CEILING
+    if reference is not None and stored.has_learnt_nothing(key, reference.cells):
+        return IDLE
+    return ""
 
 
 def _has_budget(line: TableLine, rollouts: float, of_baseline: float) -> bool:

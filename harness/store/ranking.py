@@ -166,18 +166,9 @@ def rank_regimes(rows: Sequence[SeedRow], margin: float = MARGIN, among: Sequenc
     titles = _title_panels(panels)
     reasons = [(titles[panel], why) for panel, why in excluded.items()]
     references = {row.regime: row.baseline for row in rows}
-    chosen = _RankedPanels(rows, used, titles, comparisons, whole)
-    ranks = []
-    for place, name in enumerate(names):
-        if name not in references:
-            continue
-        row = TableRow(comparison=whole, place=place, reference=references[name])
-        absence = _explain_left_out(row, *chosen.divide_titles(name))
-        if absence:
-            reasons.append((name, absence))
-        if whole.own.n[place]:
-            fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
-            ranks.append(Rank(regime=name, ends=chosen.find_misleading_ends(name, place), **fields))
+    ranked_panels = _RankedPanels(rows, used, titles, comparisons, whole)
+    ranks, absences = ranked_panels.make_ranks(names, references)
+    reasons += absences
 
     groups = {group for group, _ in used}
     tasks = {task for _, task in used}
@@ -203,6 +194,27 @@ class _RankedPanels(NamedTuple):
     titles: Mapping[Place, str]
     comparisons: Mapping[Place | None, Comparison]
     whole: Comparison
+
+    def make_ranks(
+        self, names: Sequence[str], references: Mapping[str, str | None]
+    ) -> tuple[list[Rank], list[tuple[str, str]]]:
+        """Make the ranks of the regimes that the ranking is of, in the order of `names`; one without a mean has none.
+
+        names: of the comparisons. references: of the ranking. Returns also each regime that is absent somewhere, and why.
+        """
+        ranks = []
+        absences = []
+        for place, name in enumerate(names):
+            if name not in references:
+                continue
+            row = TableRow(comparison=self.whole, place=place, reference=references[name])
+            absence = _explain_left_out(row, *self.divide_titles(name))
+            if absence:
+                absences.append((name, absence))
+            if self.whole.own.n[place]:
+                fields = {statistic: STATISTICS[statistic].of(row) for statistic in _RANKED}
+                ranks.append(Rank(regime=name, ends=self.find_misleading_ends(name, place), **fields))
+        return ranks, absences
 
     def divide_titles(self, name: str) -> tuple[list[str], list[str]]:
         """Return the titles of the panels with and of those without a row of a regime."""
