@@ -75,30 +75,28 @@ def read_task_rewards(snapshot: Snapshot, suite: str) -> list[TaskReward]:
     def key(row: dict[str, Any]) -> tuple[str, ...]:
         return row["group"], row["regime"], row["policy"], row["task"]
 
-    curves = {
-        of: [row["accuracy"] for row in own]
-        for of, own in groupby(snapshot.query(_CURVES, [suite]).to_pylist(), key=key)
-    }
+    points = snapshot.query(_CURVES, [suite]).to_pylist()
+    steps = snapshot.query(_STEPS, [suite]).to_pylist()
+    curves = {of: [point["accuracy"] for point in own] for of, own in groupby(points, key=key)}
     rewards = []
-    for of, rows in groupby(snapshot.query(_STEPS, [suite]).to_pylist(), key=key):
+    for of, rows in groupby(steps, key=key):
         own = list(rows)
         size = max(1, len(own) // _END)
-        points = curves.get(of, [])
+        curve = curves.get(of, [])
         group, regime, policy, task = of
-        rewards.append(
-            TaskReward(
-                group=group,
-                regime=regime,
-                policy=policy,
-                task=task,
-                first=_share_of_sums(own[:size], "right", "judged"),
-                last=_share_of_sums(own[-size:], "right", "judged"),
-                all_wrong=_share_of_sums(own, "failed", "prompts"),
-                rescued=_share_of_sums(own, "rescued", "failed"),
-                curve_first=points[0] if points else None,
-                curve_last=points[-1] if points else None,
-            )
+        reward = TaskReward(
+            group=group,
+            regime=regime,
+            policy=policy,
+            task=task,
+            first=_share_of_sums(own[:size], "right", "judged"),
+            last=_share_of_sums(own[-size:], "right", "judged"),
+            all_wrong=_share_of_sums(own, "failed", "prompts"),
+            rescued=_share_of_sums(own, "rescued", "failed"),
+            curve_first=curve[0] if curve else None,
+            curve_last=curve[-1] if curve else None,
         )
+        rewards.append(reward)
     return rewards
 
 
