@@ -121,6 +121,7 @@ def run(
         prepared = prepare_again().with_states()
 
     def run_prepared(prepared: Prepared) -> RunSummary:
+        """Check, plan and run a suite, or one stage of its tuning."""
         check_place(prepared.folder)
         with show_phases("checking models, tokenizers and data"):
             remarks = check_before_run(prepared, about_to_run=True)
@@ -137,11 +138,7 @@ def run(
 
     outcome = None
     if prepared.suite.tune is not None:
-        if only or (part and part.count > 1):
-            option = "--only" if only else "--shard"
-            raise UsageError(
-                f"{option}: a suite with `tune` cannot run in parts: each trial depends on all earlier ones"
-            )
+        _refuse_parts(only, part)
         prepared, outcome = _run_tuning(prepared, results, run_prepared)
     if outcome is None and prepared.cells_to_run():
         outcome = run_prepared(prepared)
@@ -150,6 +147,13 @@ def run(
         words = f"all {len(prepared.cells)} cells are done" if prepared.cells else "this part has no cells"
         print(f"{prepared.suite.name}: nothing left to do, {words}.", file=sys.stderr)
     _end_run(outcome, prepared, results, json, time.monotonic() - began)
+
+
+def _refuse_parts(only: Sequence[str] | None, part: Shard | None) -> None:
+    """Refuse to run a part of a suite with `tune`. Raises UsageError, which names the option."""
+    if only or (part and part.count > 1):
+        option = "--only" if only else "--shard"
+        raise UsageError(f"{option}: a suite with `tune` cannot run in parts: each trial depends on all earlier ones")
 
 
 def _fetch_models(prepared: Prepared, results: Path) -> None:
