@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import permutations
+from typing import NamedTuple
 
 import msgspec
 import pandas as pd
@@ -56,6 +57,15 @@ _RESIDUALS = {
 }
 
 
+class _ChosenExchange(NamedTuple):
+    """What the page shows. order: the group's regimes that exchange; regimes: those chosen; gains: of the group's policies."""
+
+    group: str
+    order: list[str]
+    regimes: list[str]
+    gains: pd.DataFrame
+
+
 def draw(store: Store, suite: str) -> None:
     """Draw the page."""
     flows = store.query_frame(_FLOWS, suite)
@@ -66,6 +76,37 @@ def draw(store: Store, suite: str) -> None:
         return
     of_both = ["group", "regime"]
     places = pd.concat([flows[of_both], sharing[of_both]])
+    chosen = _choose_exchange(store, suite, places)
+    part = _select_rows(flows, chosen.group, chosen.regimes)
+    totals = _select_rows(totals, chosen.group, chosen.regimes)
+    figures = [_chart_network(name, part, totals, chosen.gains) for name in chosen.regimes]
+    draw_figures(figures, "network")
+    st.caption(
+        "An arrow: what one policy sent to another over all seeds, and how many answers of it gave a gradient (one that was sent "
+        "several times counts once); the wider, the more did. Under a policy and in the arrow's colour: the policy's own gain in "
+        f"points over training without sharing with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
+    )
+    draw_regime_links(store, chosen.regimes)
+    if part.empty:
+        st.caption(
+            "These results kept what each policy received and used, and not who sent it: of more than two policies, arrows have no "
+            "numbers. A run of your own keeps both."
+        )
+    else:
+        _draw_totals(part, totals)
+        fates = _chart_fates(part, chosen.group, chosen.order)
+        figures.append(fates)
+        draw_figures([fates], "flows")
+        _draw_residuals(part)
+    _draw_all_wrong(totals.drop(columns=["group"]))
+    _draw_tasks(store, suite, chosen.group, chosen.regimes)
+    offer_downloads(f"exchange-{suite}-{chosen.group}", lambda: totals if part.empty else part, figures)
+
+
+def _choose_exchange(store: Store, suite: str, places: pd.DataFrame) -> _ChosenExchange:
+    """Let the reader choose a group and a regime; at first it is the regime with the largest mean gain.
+
+    places: group and regime of each exchange."""
     with st.container(horizontal=True, gap="small"):
         with_exchange = set(places["group"])
         groups = [group for group in store.list_groups(suite) if group in with_exchange]
@@ -76,31 +117,8 @@ def draw(store: Store, suite: str) -> None:
         best = gains.groupby("variant")["gain"].mean().reindex(order)
         default = str(best.idxmax()) if best.notna().any() else order[0]
         regime = choose_one("Regime", ["all", *order], "regime", default, width=220)
-    chosen = order if regime == "all" else [regime]
-    part = _select_rows(flows, group, chosen)
-    totals = _select_rows(totals, group, chosen)
-    figures = [_chart_network(name, part, totals, gains) for name in chosen]
-    draw_figures(figures, "network")
-    st.caption(
-        "An arrow: what one policy sent to another over all seeds, and how many answers of it gave a gradient (one that was sent "
-        "several times counts once); the wider, the more did. Under a policy and in the arrow's colour: the policy's own gain in "
-        f"points over training without sharing with the same rollouts, mean over seeds, with its verdict. {LEGEND}"
-    )
-    draw_regime_links(store, chosen)
-    if part.empty:
-        st.caption(
-            "These results kept what each policy received and used, and not who sent it: of more than two policies, arrows have no "
-            "numbers. A run of your own keeps both."
-        )
-    else:
-        _draw_totals(part, totals)
-        fates = _chart_fates(part, group, order)
-        figures.append(fates)
-        draw_figures([fates], "flows")
-        _draw_residuals(part)
-    _draw_all_wrong(totals.drop(columns=["group"]))
-    _draw_tasks(store, suite, group, chosen)
-    offer_downloads(f"exchange-{suite}-{group}", lambda: totals if part.empty else part, figures)
+    regimes = order if regime == "all" else [regime]
+    return _ChosenExchange(group, order, regimes, gains)
 
 
 def _select_rows(rows: pd.DataFrame, group: str, regimes: Sequence[str]) -> pd.DataFrame:
