@@ -226,17 +226,15 @@ class _PlainLoader(yaml.SafeLoader):  # type: ignore[misc]
         word = getattr(event, "value", None) or ""
         control = CONTROLS.search(word) or ""
         self.values += 1
-        _refuse_yaml(
-            event.start_mark,
-            {
-                "anchors and aliases are not allowed": isinstance(event, yaml.AliasEvent) or event.anchor,
-                f"the tag {tag[:80]!r} is not allowed": tag,
-                f"nested deeper than {MAX_DEPTH}": self.depth >= MAX_DEPTH,
-                f"more than {MAX_VALUES:,} values": self.values > MAX_VALUES,
-                f"a value of more than {MAX_LENGTH:,} characters": len(word) > MAX_LENGTH,
-                f"the control character {control and control[0]!a} is not allowed": control,
-            },
-        )
+        faults = {
+            "anchors and aliases are not allowed": isinstance(event, yaml.AliasEvent) or event.anchor,
+            f"the tag {tag[:80]!r} is not allowed": tag,
+            f"nested deeper than {MAX_DEPTH}": self.depth >= MAX_DEPTH,
+            f"more than {MAX_VALUES:,} values": self.values > MAX_VALUES,
+            f"a value of more than {MAX_LENGTH:,} characters": len(word) > MAX_LENGTH,
+            f"the control character {control and control[0]!a} is not allowed": control,
+        }
+        _refuse_yaml(event.start_mark, faults)
         self.depth += 1
         try:
             return super().compose_node(parent, index)

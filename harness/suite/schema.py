@@ -628,13 +628,13 @@ class Suite(SuiteModel):
     def _check_tuning(self, tune: Tune) -> None:
         """Check `tune`. Raises ValueError where tuning would see what the table measures, or cannot be done."""
         tuning_seeds = [*tune.seeds, *tune.check]
+        tuning_groups = {group.name for group in tune.groups}
+        tuning_bases = base_checkpoints(tune.groups, tuning_seeds)
         in_both: dict[str, set[Any]] = {
-            "groups: the group": {group.name for group in tune.groups} & {group.name for group in self.groups},
+            "groups: the group": tuning_groups & {group.name for group in self.groups},
             "seeds: the seed": {*tuning_seeds} & {*self.seeds},
             "evaluation.tasks: the task": {*tune.evaluation.tasks} & {*self.evaluation.tasks},
-            "groups: the base checkpoint": (
-                base_checkpoints(tune.groups, tuning_seeds) & base_checkpoints(self.groups, self.seeds)
-            ),
+            "groups: the base checkpoint": tuning_bases & base_checkpoints(self.groups, self.seeds),
         }
         for what, items in in_both.items():
             if items:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -45,9 +45,14 @@ class SetProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_prompt(row: SetProblem) -> Prompt:
-    labels = {"level": str(row.level) if row.level else "", "subject": row.subject or ""}
+    """Make a problem's prompt: its gold says by how much an answer may differ, and its labels are those that are known."""
+    labels: dict[str, str] = {}
+    if row.level:
+        labels["level"] = str(row.level)
+    if row.subject:
+        labels["subject"] = row.subject
     gold = with_tolerance(row.answer, Fraction(row.error)) if row.error else row.answer
-    return Prompt(row.id, row.problem, gold, {name: value for name, value in labels.items() if value})
+    return Prompt(row.id, row.problem, gold, labels)
 
 
 def _format_integer(answer: object) -> str:
@@ -72,7 +77,8 @@ def math_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem | None
     if not answer:
         return None
     level = re.search(r"\d", raw["level"])
-    boxes = {read_box(raw["solution"], match.end()) for match in re.finditer(r"\\boxed\s*", raw["solution"])}
+    starts = re.finditer(r"\\boxed\s*", raw["solution"])
+    boxes = {read_box(raw["solution"], start.end()) for start in starts}
     split = "train" if "train" in file else "test"
     subject = file.split("/")[0]
     return SetProblem(
@@ -124,7 +130,7 @@ def contest_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def numbered_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
-    """Exam I, then II, fifteen each."""
+    """Read a problem of AIME 2025, whose rows have no number: exam I, then II, fifteen each."""
     exam, number = ("I", place + 1) if place < 15 else ("II", place - 14)
     # `\frac` and `\triangle`, unescaped once too often
     problem = raw["problem"].replace("\f", r"\f").replace("\t", r"\t")
@@ -221,154 +227,156 @@ SETS: Mapping[str, DataSet] = MappingProxyType(
         data.name: data
         for data in (
             DataSet(
-                "math500",
-                "MATH-500",
-                500,
-                "math500.jsonl",
-                "839211e1e51b634ec0419aac9b08e4077be8c51177406c78f34d37760e2a31f6",
-                Remote(
-                    "hub",
-                    "HuggingFaceH4/MATH-500",
-                    "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-                    ("test.jsonl",),
-                    {"test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
+                name="math500",
+                title="MATH-500",
+                rows=500,
+                file="math500.jsonl",
+                sha256="839211e1e51b634ec0419aac9b08e4077be8c51177406c78f34d37760e2a31f6",
+                remote=Remote(
+                    host="hub",
+                    repository="HuggingFaceH4/MATH-500",
+                    revision="6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+                    files=("test.jsonl",),
+                    sha256={"test.jsonl": "35dc41080a3680858b27fa7e0533d2d547825316fc5dafe5d316f4ccc5a06132"},
                 ),
-                math500_row,
-                "MIT",
+                convert=math500_row,
+                licence="MIT",
                 k=4,
                 max_new_tokens=3_072,
             ),
             DataSet(
-                "gsm8k",
-                "GSM8K test",
-                1_319,
-                "gsm8k_test.jsonl",
-                "442e178f9b2b1d8f01d316813d5f538836e68261c6036ae9463664e8dafed390",
-                Remote("hub", "openai/gsm8k", _GSM8K, ("main/test-00000-of-00001.parquet",)),
-                gsm8k_row,
-                "MIT",
+                name="gsm8k",
+                title="GSM8K test",
+                rows=1_319,
+                file="gsm8k_test.jsonl",
+                sha256="442e178f9b2b1d8f01d316813d5f538836e68261c6036ae9463664e8dafed390",
+                remote=Remote("hub", "openai/gsm8k", _GSM8K, ("main/test-00000-of-00001.parquet",)),
+                convert=gsm8k_row,
+                licence="MIT",
                 k=4,
                 max_new_tokens=1_024,
             ),
             DataSet(
-                "aime24",
-                "AIME 2024",
-                30,
-                "aime24.jsonl",
-                "2d116055b07d3a71288366af761ab584ec8e31505dbd0245bb0b696a05260438",
-                Remote(
-                    "hub",
-                    "HuggingFaceH4/aime_2024",
-                    "2fe88a2f1091d5048c0f36abc874fb997b3dd99a",
-                    ("data/train-00000-of-00001.parquet",),
-                    {
+                name="aime24",
+                title="AIME 2024",
+                rows=30,
+                file="aime24.jsonl",
+                sha256="2d116055b07d3a71288366af761ab584ec8e31505dbd0245bb0b696a05260438",
+                remote=Remote(
+                    host="hub",
+                    repository="HuggingFaceH4/aime_2024",
+                    revision="2fe88a2f1091d5048c0f36abc874fb997b3dd99a",
+                    files=("data/train-00000-of-00001.parquet",),
+                    sha256={
                         "data/train-00000-of-00001.parquet": (
                             "26139847601a5037c237d5928b195e7260ca8074cf4f264b794af42847f79ccf"
                         )
                     },
                 ),
-                contest_row,
-                "Apache-2.0 (problems: MAA)",
+                convert=contest_row,
+                licence="Apache-2.0 (problems: MAA)",
                 k=32,
                 max_new_tokens=8_192,
             ),
             DataSet(
-                "aime25",
-                "AIME 2025",
-                30,
-                "aime25.jsonl",
-                "8f628ba070e59f4065550f3ff4df766406110670068042ed2f98aa94372dbde8",
-                Remote(
-                    "hub",
-                    "math-ai/aime25",
-                    "563bb8404243c5f09de6ec262f2db674fe5bce9b",
-                    ("test.jsonl",),
-                    {"test.jsonl": "b4e273c02d3e7fe1b74b59eae768fc8230bfb0f79539890cb56f4361caac0331"},
+                name="aime25",
+                title="AIME 2025",
+                rows=30,
+                file="aime25.jsonl",
+                sha256="8f628ba070e59f4065550f3ff4df766406110670068042ed2f98aa94372dbde8",
+                remote=Remote(
+                    host="hub",
+                    repository="math-ai/aime25",
+                    revision="563bb8404243c5f09de6ec262f2db674fe5bce9b",
+                    files=("test.jsonl",),
+                    sha256={"test.jsonl": "b4e273c02d3e7fe1b74b59eae768fc8230bfb0f79539890cb56f4361caac0331"},
                 ),
-                numbered_row,
-                "Apache-2.0 (problems: MAA)",
+                convert=numbered_row,
+                licence="Apache-2.0 (problems: MAA)",
                 k=32,
                 max_new_tokens=8_192,
                 form=1,
             ),
             DataSet(
-                "amc23",
-                "AMC 12 2023",
-                40,
-                "amc23.jsonl",
-                "8af9dfffc5e3fdda50418b11b29491eb389350012ce9b832fb1e21bf988c9437",
-                Remote(
-                    "hub",
-                    "math-ai/amc23",
-                    "80815d37005feb82cd7f8fbc6901d5d3eff43057",
-                    ("test-00000-of-00001.parquet",),
-                    {"test-00000-of-00001.parquet": "b696e87ba47be4e879a60fd4ef1d4aa522ba78c5ae013c6aff5cc9788a397c5e"},
+                name="amc23",
+                title="AMC 12 2023",
+                rows=40,
+                file="amc23.jsonl",
+                sha256="8af9dfffc5e3fdda50418b11b29491eb389350012ce9b832fb1e21bf988c9437",
+                remote=Remote(
+                    host="hub",
+                    repository="math-ai/amc23",
+                    revision="80815d37005feb82cd7f8fbc6901d5d3eff43057",
+                    files=("test-00000-of-00001.parquet",),
+                    sha256={
+                        "test-00000-of-00001.parquet": "b696e87ba47be4e879a60fd4ef1d4aa522ba78c5ae013c6aff5cc9788a397c5e"
+                    },
                 ),
-                contest_row,
-                "Apache-2.0 (problems: MAA)",
+                convert=contest_row,
+                licence="Apache-2.0 (problems: MAA)",
                 k=16,
                 max_new_tokens=4_096,
             ),
             DataSet(
-                "minerva",
-                "Minerva OCWCourses",
-                272,
-                "minerva.jsonl",
-                "b4d47bd811812184f09ca03d98e7f5e4697b0a9b8ce930953c1680fbfa5d44ae",
-                Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/minerva_math/test.jsonl",)),
-                minerva_row,
-                "MIT (questions: MIT OpenCourseWare, CC BY-NC-SA)",
+                name="minerva",
+                title="Minerva OCWCourses",
+                rows=272,
+                file="minerva.jsonl",
+                sha256="b4d47bd811812184f09ca03d98e7f5e4697b0a9b8ce930953c1680fbfa5d44ae",
+                remote=Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/minerva_math/test.jsonl",)),
+                convert=minerva_row,
+                licence="MIT (questions: MIT OpenCourseWare, CC BY-NC-SA)",
                 k=4,
                 max_new_tokens=3_072,
             ),
             DataSet(
-                "olympiad",
-                "OlympiadBench (maths, English, text only)",
-                675,
-                "olympiad.jsonl",
-                "ddef589a5b82bcc058c7aa467d92056260515aba80256cd4b9f8e620cb418f04",
-                Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/olympiadbench/test.jsonl",)),
-                olympiad_row,
-                "Apache-2.0",
+                name="olympiad",
+                title="OlympiadBench (maths, English, text only)",
+                rows=675,
+                file="olympiad.jsonl",
+                sha256="ddef589a5b82bcc058c7aa467d92056260515aba80256cd4b9f8e620cb418f04",
+                remote=Remote("github", "QwenLM/Qwen2.5-Math", _QWEN, ("evaluation/data/olympiadbench/test.jsonl",)),
+                convert=olympiad_row,
+                licence="Apache-2.0",
                 k=4,
                 max_new_tokens=4_096,
                 form=1,
             ),
             DataSet(
-                "math",
-                "MATH test",
-                5_000,
-                "math_test.jsonl",
-                "5e46e4bdedfc149cab213055d7e4c4382bd0f24776b91c3935d3a2ed0d381894",
-                Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("test")),
-                math_row,
-                "MIT",
+                name="math",
+                title="MATH test",
+                rows=5_000,
+                file="math_test.jsonl",
+                sha256="5e46e4bdedfc149cab213055d7e4c4382bd0f24776b91c3935d3a2ed0d381894",
+                remote=Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("test")),
+                convert=math_row,
+                licence="MIT",
                 k=4,
                 max_new_tokens=3_072,
                 by_text=True,
                 form=1,
             ),
             DataSet(
-                "math_train",
-                "MATH train",
-                7_498,
-                "math_train.jsonl",
-                "4d5103e73b5c5806dd8f20a47401e2d43160075b3c273e5664969d999e87749f",
-                Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("train")),
-                math_row,
-                "MIT",
+                name="math_train",
+                title="MATH train",
+                rows=7_498,
+                file="math_train.jsonl",
+                sha256="4d5103e73b5c5806dd8f20a47401e2d43160075b3c273e5664969d999e87749f",
+                remote=Remote("hub", "EleutherAI/hendrycks_math", _MATH, _math_files("train")),
+                convert=math_row,
+                licence="MIT",
                 by_text=True,
                 form=1,
             ),
             DataSet(
-                "gsm8k_train",
-                "GSM8K train",
-                7_473,
-                "gsm8k_train.jsonl",
-                "0e464ed7526b12ea71bcdc2972375e611cc72a92af067f6ff58f329fa608eca3",
-                Remote("hub", "openai/gsm8k", _GSM8K, ("main/train-00000-of-00001.parquet",)),
-                gsm8k_row,
-                "MIT",
+                name="gsm8k_train",
+                title="GSM8K train",
+                rows=7_473,
+                file="gsm8k_train.jsonl",
+                sha256="0e464ed7526b12ea71bcdc2972375e611cc72a92af067f6ff58f329fa608eca3",
+                remote=Remote("hub", "openai/gsm8k", _GSM8K, ("main/train-00000-of-00001.parquet",)),
+                convert=gsm8k_row,
+                licence="MIT",
             ),
         )
     }
@@ -408,7 +416,8 @@ def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> lis
     """Return all rows of a set, in order. Raises DataError."""
     if name not in SETS:
         raise DataError(f"unknown data set {name!r}; there are {', '.join(SETS)}")
-    data, folder = SETS[name], folder_in_use(data_dir)
+    data = SETS[name]
+    folder = folder_in_use(data_dir)
     rows = _from_folder(data, folder) if folder is not None else _from_remote(data, fetch)
     if len(rows) != data.rows:
         raise DataError(f"{name}: {len(rows)} problems instead of {data.rows}")
@@ -417,12 +426,14 @@ def load_set(name: str, data_dir: Path | None = None, fetch: bool = True) -> lis
 
 def list_sets(data_dir: Path | None = None) -> list[DataInfo]:
     """List the data sets and whether their files are here; it fetches nothing."""
-    return [_describe_set(data, folder_in_use(data_dir)) for data in SETS.values()]
+    folder = folder_in_use(data_dir)
+    return [_describe_set(data, folder) for data in SETS.values()]
 
 
 def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
     """Return what is known of a data set, and whether its file is here and unaltered."""
-    remote, state = data.remote, "absent"
+    remote = data.remote
+    state: State = "absent"
     if folder is not None:
         path = folder / data.file
         origin = str(path)
@@ -430,12 +441,12 @@ def _describe_set(data: DataSet, folder: Path | None) -> DataInfo:
             state = "present" if _has_digest(path, data.sha256) else "altered"
     elif all(cached_path(remote, file).is_file() for file in remote.files):
         origin = str(cached_path(remote, remote.files[0]).parent)
-        same = all(_has_digest(cached_path(remote, file), said) for file, said in remote.sha256.items())
-        state = "present" if same else "altered"
+        is_unaltered = all(_has_digest(cached_path(remote, file), digest) for file, digest in remote.sha256.items())
+        state = "present" if is_unaltered else "altered"
     else:
         origin = f"to be fetched from {remote.host}"
     source = f"{remote.repository}@{remote.revision[:12]}"
-    return DataInfo(data.name, data.title, data.rows, cast(State, state), origin, source, data.licence)
+    return DataInfo(data.name, data.title, data.rows, state, origin, source, data.licence)
 
 
 def _has_digest(path: Path, digest: str) -> bool:
@@ -446,7 +457,7 @@ def _has_digest(path: Path, digest: str) -> bool:
 
 
 def content_of(path: Path, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-    """And its SHA-256. Raises DataError."""
+    """Return a file's content and its SHA-256. Raises DataError where it cannot be read, or has more than `limit` bytes."""
     try:
         data = read_bytes(path, limit)
     except OSError as error:
@@ -458,8 +469,10 @@ def parse_rows(data: bytes, source: str) -> list[SetProblem]:
     """Read the problems of a file's content. Raises DataError naming the line."""
     rows = []
     for number, line in enumerate(data.split(b"\n"), 1):
+        if not line:
+            continue
         try:
-            rows += [msgspec.json.decode(line, type=SetProblem)] if line else []
+            rows.append(msgspec.json.decode(line, type=SetProblem))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{source}: line {number}: {error}") from None
     return rows
@@ -482,12 +495,15 @@ def _from_folder(data: DataSet, folder: Path) -> list[SetProblem]:
 
 
 def _from_remote(data: DataSet, fetch: bool) -> list[SetProblem]:
+    """Read a set from its public source's files, in their order, through the cache. Raises DataError where one can not be had,
+    or, unless `fetch`, is not in the cache."""
     paths = {file: cached_path(data.remote, file) for file in data.remote.files}
     if not fetch and not all(path.exists() for path in paths.values()):
         raise _absence_error(data, "")
-    return [
-        row for file, path in paths.items() for row in convert_file(data, file, _ensure_downloaded(data, file, path))
-    ]
+    rows: list[SetProblem] = []
+    for file, path in paths.items():
+        rows += convert_file(data, file, _ensure_downloaded(data, file, path))
+    return rows
 
 
 def convert_file(data: DataSet, file: str, path: Path) -> list[SetProblem]:
@@ -509,19 +525,25 @@ def _read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
 
         yield from pyarrow.parquet.read_table(path).to_pylist()
     else:
-        yield from (json.loads(line) for line in read_bytes(path, MAX_BYTES).decode().split("\n") if line)
+        for line in read_bytes(path, MAX_BYTES).decode().split("\n"):
+            if line:
+                yield json.loads(line)
 
 
 def cached_path(remote: Remote, file: str) -> Path:
+    """Return where a source's file lies in the user's cache once it was fetched. Of another revision it is another file."""
     kept = cache_folder() / "data"
     return kept / remote.repository.replace("/", "--") / remote.revision[:12] / file.replace("/", "--")
 
 
 def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
-    """Return the path of a source's file, fetched where it is not in the cache. Raises DataError."""
+    """Return the `path` of a source's file in the cache, fetched where it is not there. Raises DataError, also where its checksum
+    is known and another one; then the file is removed."""
     if not path.exists():
         write_atomic(path, _download_file(data, file))
-    if data.remote.sha256.get(file, digest := content_of(path)[1]) != digest:
+    _, digest = content_of(path)
+    expected = data.remote.sha256.get(file, digest)
+    if digest != expected:
         path.unlink()
         raise DataError(
             f"{data.name}: {file} of {data.remote.repository} is not what its checksum says; fetch it again"
@@ -533,7 +555,8 @@ def _download_file(data: DataSet, file: str) -> bytes:
     """Download a file in a thread, because name resolution knows no time-out."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "ON", "YES"):
         raise _absence_error(data, "HF_HUB_OFFLINE is set")
-    connected, received = threading.Event(), queue.SimpleQueue[bytes | str]()
+    connected = threading.Event()
+    received = queue.SimpleQueue[bytes | str]()
     work = threading.Thread(target=lambda: received.put(_receive_file(data.remote, file, connected)), daemon=True)
     work.start()
     try:
@@ -547,17 +570,11 @@ def _download_file(data: DataSet, file: str) -> bytes:
 
 
 def _receive_file(remote: Remote, file: str, connected: threading.Event) -> bytes | str:
-    """Return a file's bytes, or why it could not be had."""
+    """Return a file's bytes, or why it could not be had. connected: is set once the source answers, and at the end."""
     import httpx  # takes a tenth of a second
-    from huggingface_hub import constants, get_token
 
-    variable, public, path = {
-        "hub": ("HF_ENDPOINT", "https://huggingface.co", "datasets/{}/resolve/{}/{}"),
-        "github": ("HARNESS_GITHUB", "https://raw.githubusercontent.com", "{}/{}/{}"),
-    }[remote.host]
-    url = f"{os.environ.get(variable, public).rstrip('/')}/{path.format(remote.repository, remote.revision, file)}"
-    token = get_token() if remote.host == "hub" and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else None
-    headers = {"User-Agent": "experience-sharing-harness"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    url = _url_of(remote, file)
+    headers = _headers_for(remote)
     why = ""
     try:
         with httpx.Client(headers=headers, timeout=CONNECT_SECONDS, follow_redirects=True) as client:
@@ -566,12 +583,7 @@ def _receive_file(remote: Remote, file: str, connected: threading.Event) -> byte
                     with client.stream("GET", url) as response:
                         response.raise_for_status()
                         connected.set()
-                        body = bytearray()
-                        for chunk in response.iter_bytes(1 << 16):
-                            body += chunk
-                            if len(body) > _MAX_FETCHED:
-                                return "the file is larger than expected"
-                        return bytes(body)
+                        return _read_body(response.iter_bytes(1 << 16))
                 except httpx.TransportError as error:
                     why = " ".join(str(error).split()) or type(error).__name__
     except httpx.HTTPStatusError as error:
@@ -581,6 +593,37 @@ def _receive_file(remote: Remote, file: str, connected: threading.Event) -> byte
     finally:
         connected.set()
     return why
+
+
+def _url_of(remote: Remote, file: str) -> str:
+    """Return the address of a source's file: at the public host, or at that which the environment names in its place."""
+    if remote.host == "hub":
+        host = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+        return f"{host}/datasets/{remote.repository}/resolve/{remote.revision}/{file}"
+    host = os.environ.get("HARNESS_GITHUB", "https://raw.githubusercontent.com").rstrip("/")
+    return f"{host}/{remote.repository}/{remote.revision}/{file}"
+
+
+def _headers_for(remote: Remote) -> dict[str, str]:
+    """Return the headers of a request; for the hub with the user's token, where there is one and its use is not switched off."""
+    from huggingface_hub import constants, get_token
+
+    headers = {"User-Agent": "experience-sharing-harness"}
+    if remote.host == "hub" and not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        token = get_token()
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+    return headers
+
+
+def _read_body(chunks: Iterator[bytes]) -> bytes | str:
+    """Return what was received as a whole, or words where it is larger than any file of a source."""
+    body = bytearray()
+    for chunk in chunks:
+        body += chunk
+        if len(body) > _MAX_FETCHED:
+            return "the file is larger than expected"
+    return bytes(body)
 
 
 def _absence_error(data: DataSet, cause: str) -> DataError:

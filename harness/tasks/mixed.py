@@ -57,11 +57,12 @@ class Mixed(TaskSource):
         """Return how its questions are asked and judged in training; evaluation names its tasks one by one."""
         tasks = {part.name: part.task for part in self.parts}
         first, *others = tasks.values()
+        common_styles = [style for style in first.styles if all(style in task.styles for task in others)]
         return MixedQuestions(
             name=self.name,
             title=f"mixed: {self.name}",
             documents=_no_documents,
-            styles=tuple(style for style in first.styles if all(style in task.styles for task in others)),
+            styles=tuple(common_styles),
             max_new_tokens=max(task.max_new_tokens for task in tasks.values()),
             scorer=first.scorer,
             by_name=tasks,

@@ -200,9 +200,9 @@ def _spread_labels(documents: Sequence[Prompt], labels: Sequence[str], within: s
     values: dict[str, list[Prompt]] = {}
     for document in documents:
         values.setdefault(document.labels.get(label, ""), []).append(document)
-    placed = [
-        ((j + derive_seed(_SEED, within, value) / 2**64) / len(own), document)
-        for value, own in values.items()
-        for j, document in enumerate(_spread_labels(own, rest, f"{within}/{value}"))
-    ]
+    placed: list[tuple[float, Prompt]] = []
+    for value, own in values.items():
+        offset = derive_seed(_SEED, within, value) / 2**64  # u, the same for all of one value
+        for j, document in enumerate(_spread_labels(own, rest, f"{within}/{value}")):
+            placed.append(((j + offset) / len(own), document))
     return [document for _, document in sorted(placed, key=lambda place: place[0])]
