@@ -307,10 +307,11 @@ class _Placing:
         moved = memory.states + weights if sleeps or self._others else 0
         seconds, rest = self._seconds_of_way(train, engines, tensor_parallel, concurrent, sleeps, moved)
         in_bytes = host + gpu.account.sleeping_ram(gpu.kind) * moved * self._gpus
+        of_bundle = -(-in_bytes // self._gpus)  # each bundle has a whole number of bytes
         return _Way(
             step=seconds.total,
             rest=rest,
-            host=-(-in_bytes // self._gpus) * self._gpus,  # each bundle has a whole number of bytes
+            host=of_bundle * self._gpus,
             needed=needed,
             peak=peak,
             memory=memory,
@@ -337,8 +338,9 @@ class _Placing:
         trained = training.memory.train
         weights = self._stored // tensor_parallel
         beside_engine = context if sleeps else trained
+        caches = concurrent * self._caches[tensor_parallel]
         return _WayMemory(
-            in_rollouts=self._asleep + context + beside_engine + weights + concurrent * self._caches[tensor_parallel],
+            in_rollouts=self._asleep + context + beside_engine + weights + caches,
             in_training=self._asleep + trained + context * sleeps,
             in_sync=self._asleep + training.memory.weights + weights + 2 * context,
         )

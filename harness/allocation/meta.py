@@ -55,16 +55,12 @@ def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
             passed = Counter(attention)
             half = _count_kept(model, torch.bfloat16)
         except Exception as error:  # a config.json is anyone's data, and others' modelling code does what it likes
-            raise UsageError(
-                f"{name}: {problem}: {' '.join(str(error).split())[:200] or type(error).__name__}"
-            ) from error
+            cause = " ".join(str(error).split())[:200] or type(error).__name__
+            raise UsageError(f"{name}: {problem}: {cause}") from error
     if not passed:
         raise UsageError(f"{name}: no attention in a model of type {model.config.model_type!r}, its size is not known")
     sizes = [parameter.numel() for parameter in model.parameters()]
-    experts = sum(count for count, _ in mixtures.values())
-    routed = 1.0
-    if experts:  # the share that a token takes, over all mixtures
-        routed = sum(count * share for count, share in mixtures.values()) / experts
+    experts, routed = _sum_experts(mixtures)
     attention = [one._replace(layers=count) for one, count in passed.items()]
     return ModelShape(
         name=name,
@@ -79,6 +75,15 @@ def measure_shape(name: str, raw: Mapping[str, Any]) -> ModelShape:
         half=half,
         full=full,
     )
+
+
+def _sum_experts(mixtures: Mapping[int, tuple[int, float]]) -> tuple[int, float]:
+    """Return the parameters of all mixtures of experts, and the share of them that a token takes; 1 where there is no mixture."""
+    experts = sum(count for count, _ in mixtures.values())
+    if not experts:
+        return 0, 1.0
+    taken = sum(count * share for count, share in mixtures.values())
+    return experts, taken / experts
 
 
 def _record_attention(
@@ -123,15 +128,21 @@ def _record_experts(
     often as it would go through one. Which expert it is decides neither operations nor kept bytes, and on the meta device no
     choice has a value.
 
-    hidden: (N, D). chosen, weights: (N, K), the experts of each token."""
-    tables = [p for p in module.parameters() if p.dim() == 3]
+    hidden: (N, D). chosen, weights: (N, K), the experts of each token. Returns (N, D)."""
+    tables = [p for p in module.parameters() if p.dim() == 3]  # of each layer, a matrix for each expert
+    parameters = sum(p.numel() for p in module.parameters())
     top = chosen.shape[-1]
-    mixtures[id(module)] = sum(p.numel() for p in module.parameters()), top / tables[0].shape[0]
-    first, last = (t[0].T if module.is_transposed else t[0] for t in (tables[0], tables[-1]))
+    mixtures[id(module)] = parameters, top / tables[0].shape[0]
+    first = tables[0][0]
+    last = tables[-1][0]
+    if module.is_transposed:  # kept as (inputs, outputs); `linear` takes (outputs, inputs)
+        first = first.T
+        last = last.T
     inner = nn.functional.linear(hidden.repeat_interleave(top, dim=0), first)
     inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-    output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)
-    return output.view(-1, top, output.shape[-1]).sum(dim=1).to(hidden.dtype)
+    output = nn.functional.linear(inner, last) * weights.reshape(-1, 1)  # (N K, D)
+    by_token = output.view(-1, top, output.shape[-1])  # (N, K, D)
+    return by_token.sum(dim=1).to(hidden.dtype)
 
 
 @contextmanager

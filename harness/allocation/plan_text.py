@@ -116,15 +116,20 @@ def _describe_sizes(layout: CellLayout) -> str:
 
 
 def _policy_lines(policy: PolicyLayout) -> list[str]:
+    """Write how a policy trains and rolls out, and what memory it takes at each moment of a step."""
     ways = [f"ZeRO {policy.zero}", f"micro-batch {policy.micro_batch}"]
-    ways += ["checkpointing"] * policy.checkpointing + ["trainer and engine take turns"] * policy.sleeps
+    if policy.checkpointing:
+        ways.append("checkpointing")
+    if policy.sleeps:
+        ways.append("trainer and engine take turns")
+    engines = f"{policy.engines} rollout engine{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}"
     peak = format_gigabytes(policy.peak)
     capacity = format_gigabytes(policy.capacity)
+    moments = [f"    {_describe_moment(when, parts)}" for when, parts in policy.moments().items()]
     return [
-        f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {policy.engines} rollout engine"
-        f"{'s' if policy.engines != 1 else ''} x TP {policy.tensor_parallel}, {policy.concurrent} answers at once",
+        f"  {policy.policy}: {policy.gpus} GPUs; {', '.join(ways)}; {engines}, {policy.concurrent} answers at once",
         f"    {peak} of {capacity} per GPU, {format_gigabytes(policy.host)} of RAM",
-        *(f"    {_describe_moment(when, parts)}" for when, parts in policy.moments().items()),
+        *moments,
     ]
 
 
