@@ -165,13 +165,12 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def kv_bytes(self, tokens: int, value_bytes: int = 2, devices: int = 1) -> int:
         """Return the keys and values of one sequence on one of so many devices, which repeat heads where they are more (Kwon et
         al., arXiv 2309.06180, sections 3 and 4); a window keeps its own length."""
-        return (
-            sum(
-                2 * a.layers * a.head_dim * (a.kv_heads // min(devices, a.kv_heads)) * min(tokens, a.window or tokens)
-                for a in self.attention
-            )
-            * value_bytes
-        )
+        values = 0
+        for a in self.attention:
+            heads = a.kv_heads // min(devices, a.kv_heads)
+            kept = min(tokens, a.window or tokens)
+            values += 2 * a.layers * a.head_dim * heads * kept
+        return values * value_bytes
 
     def attention_flops(self, sequence: float) -> float:
         """Count the forward operations per token of scores and their sums, over a causal sequence."""

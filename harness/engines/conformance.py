@@ -81,15 +81,15 @@ class Case:
         return replace(Optimisation(learning_rate=1e-3, max_tokens=self.max_tokens), **changes)  # type: ignore[arg-type]
 
     def term(self, samples: Sequence[Sequence[Sample]], advantages: Sequence[float], source: str = "own") -> Term:
-        """Make GRPO's term over the samples."""
-        answers = [
-            TermAnswer(prompt.id, sample.tokens, advantages[index % len(advantages)], sample.logprobs)
-            for prompt, group in zip(self.prompts, samples, strict=True)
-            for index, sample in enumerate(group)
-        ]
-        return Term(
-            source, "peer" if source == "peer" else "own", Objective(), tuple(answers), order=int(source == "peer")
-        )
+        """Make GRPO's term over the samples, one group to each of `prompts`. advantages: of a group's answers in their order,
+        from the first again where there are fewer. source: also the term's name; a peer's term is learnt after the own one."""
+        answers = []
+        for prompt, group in zip(self.prompts, samples, strict=True):
+            for index, sample in enumerate(group):
+                advantage = advantages[index % len(advantages)]
+                answers.append(TermAnswer(prompt.id, sample.tokens, advantage, sample.logprobs))
+        is_of_peer = source == "peer"
+        return Term(source, "peer" if is_of_peer else "own", Objective(), tuple(answers), order=int(is_of_peer))
 
 
 def tiny_policy(folder: Path, family: str = "llama") -> Path:
@@ -100,9 +100,11 @@ def tiny_policy(folder: Path, family: str = "llama") -> Path:
 
     tokenizer = build_tokenizer(family)
     model = build_model(family, seed=0, tokenizer=tokenizer)
-    problems = enumerate(_draw_problems(52 * 16, seed=1))
-    examples = (WarmupExample(p.prompt, p.direct if i % 2 else p.chain_of_thought) for i, p in problems)
-    Pretrainer(model, tokenizer, examples, RateSchedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
+    examples = []
+    for index, problem in enumerate(_draw_problems(52 * 16, seed=1)):
+        completion = problem.direct if index % 2 else problem.chain_of_thought
+        examples.append(WarmupExample(problem.prompt, completion))
+    Pretrainer(model, tokenizer, iter(examples), RateSchedule(learning_rate=4e-3, warmup=1)).run(50, lambda done: None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -121,6 +123,7 @@ def _draw_problems(count: int, seed: int) -> list[MicroProblem]:
 
 
 def _on_engine(check: Callable[[Case, PolicyEngine], None]) -> Callable[[Case], None]:
+    """Turn a check of one engine into one of a case: it opens the case's engine, and closes it however the check ends."""
 
     @wraps(check)
     def run(case: Case) -> None:
@@ -165,7 +168,10 @@ def answers_depend_on_seed_and_weights_only(case: Case, engine: PolicyEngine) ->
     _assert_same_samples(whole, alone)
     _assert_same_samples([group[:1] for group in whole], fewer)
     other = engine.sample(case.prompts, case.seeds + np.uint64(1), settings)
-    assert sum(a.text != b.text for g, h in zip(whole, other, strict=True) for a, b in zip(g, h, strict=True)) > 0
+    differing = 0
+    for group, other_group in zip(whole, other, strict=True):
+        differing += sum(one.text != two.text for one, two in zip(group, other_group, strict=True))
+    assert differing > 0, "another seed gave the same answers"
 
 
 @_on_engine
@@ -197,8 +203,8 @@ def updates_move_probability_towards_advantage(case: Case, engine: PolicyEngine)
     before = case.score(engine, samples)
     report = engine.update(case.prompts, [case.term(samples, [1.0, -1.0, 0.0, 1.0])], case.optimisation())
     after = case.score(engine, samples)
-    gain = [(b - a).sum() for a, b in zip(before, after, strict=True)]
-    sign = np.array([1.0, -1.0, 0.0, 1.0] * len(case.prompts))[: len(gain)]
+    gain = [(late - early).sum() for early, late in zip(before, after, strict=True)]  # (A,) nats of each answer
+    sign = np.array([1.0, -1.0, 0.0, 1.0] * len(case.prompts))[: len(gain)]  # (A,)
     assert np.dot(gain, sign) > 0
     term = report.terms[0]
     answers = sum(map(len, samples))
@@ -263,13 +269,14 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
     """Check that the trainer's old log-probabilities give ratios of 1, and the sampler's the difference between both."""
     samples = case.sample(engine)
     own = case.term(samples, [1.0, -1.0])
-    off = 0.01 * (-1.0) ** np.arange(len(own.answers))
-    answers = tuple(
-        replace(a, denominator=OLD, sampled=s - np.float32(o))
-        for a, s, o in zip(own.answers, case.score(engine, samples), off, strict=True)
-    )
+    # The sampler is said to be off by 0.01 nats a token, up and down in turn, which no ratio to the trainer may show
+    off = 0.01 * (-1.0) ** np.arange(len(own.answers))  # (A,)
+    answers = []
+    for answer, score, nats in zip(own.answers, case.score(engine, samples), off, strict=True):
+        answers.append(replace(answer, denominator=OLD, sampled=score - np.float32(nats)))
+    # So narrow that it clips answers whose ratio is to the sampler, and none whose ratio is 1
     window = Objective(ratio="sequence", low=1 - 3e-4, high=1 + 4e-4, aggregation="answer")
-    terms = [replace(own, answers=answers, objective=window)]
+    terms = [replace(own, answers=tuple(answers), objective=window)]
     still = case.optimisation(learning_rate=0.0)
     for updates, tolerance in ((1, 1e-6), (3, TOLERANCE)):
         report = engine.update(case.prompts, terms, replace(still, updates=updates))
@@ -280,26 +287,32 @@ def old_denominators_are_of_the_steps_start(case: Case, engine: PolicyEngine) ->
         assert abs(report.drift.p99 - 0.01) < TOLERANCE
         assert report.drift.outside == 1.0
     report = engine.update(case.prompts, terms, replace(still, old_logprobs="sampler"))
-    assert abs(report.terms[0].ratio_second - np.exp(2 * off).mean()) < TOLERANCE
+    second_moment = np.exp(2 * off).mean()
+    assert abs(report.terms[0].ratio_second - second_moment) < TOLERANCE
     assert report.terms[0].active < len(answers)
     assert abs(report.drift.mean - 0.01) < TOLERANCE
     _compare_later_ratios(case, engine, terms)
 
 
 def _compare_later_ratios(case: Case, engine: PolicyEngine, terms: list[Term]) -> None:
-    """Compare two updates in one step, against two steps with the first one's start."""
+    """Compare one step of two updates with two steps of one update each, on the same halves of the answers, whose denominators
+    are stated: the log-probabilities at the start of both."""
     settings = case.optimisation(learning_rate=3e-4, max_tokens=case.max_tokens)
-    prompts = {p.id: p for p in case.prompts}
-    start = engine.score([prompts[a.prompt_id] for a in terms[0].answers], [a.tokens for a in terms[0].answers])
+    term = terms[0]
+    prompts = {prompt.id: prompt for prompt in case.prompts}
+    asked = [prompts[answer.prompt_id] for answer in term.answers]
+    start = engine.score(asked, [answer.tokens for answer in term.answers])  # (T,) nats of each answer
     engine.save(case.folder / "start")
     report = engine.update(case.prompts, terms, replace(settings, updates=2)).terms[0]
+
     engine.restore(case.folder / "start")
-    known = tuple(replace(a, denominator=s) for a, s in zip(terms[0].answers, start, strict=True))
-    halves = [b.terms[0] for b in cut_into_minibatches([replace(terms[0], answers=known)], 2, case.max_tokens)]
-    sums = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
-    expected = sum(r.ratio_second * len(h.answers) for r, h in zip(sums, halves, strict=True)) / len(known)
-    assert abs(report.ratio_second - expected) < TOLERANCE
-    assert abs(sums[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
+    known = [replace(answer, denominator=score) for answer, score in zip(term.answers, start, strict=True)]
+    batches = cut_into_minibatches([replace(term, answers=tuple(known))], 2, case.max_tokens)
+    halves = [batch.terms[0] for batch in batches]
+    reports = [engine.update(case.prompts, [half], settings).terms[0] for half in halves]
+    total = sum(one.ratio_second * len(half.answers) for one, half in zip(reports, halves, strict=True))
+    assert abs(report.ratio_second - total / len(known)) < TOLERANCE
+    assert abs(reports[1].ratio_second - 1) > 10 * TOLERANCE, "the first update moved nothing: nothing was tested"
 
 
 @_on_engine
@@ -349,18 +362,16 @@ def broken_checkpoints_are_refused(case: Case, engine: PolicyEngine) -> None:
         assert "\n" not in message
 
     refused(case.folder / "absent")
-    for index, file in enumerate(sorted(path for path in good.iterdir() if path.is_file())):
+    files = sorted(path for path in good.iterdir() if path.is_file())
+    for index, file in enumerate(files):
         content = file.read_bytes()
-        for kind, change in (
-            ("truncated", content[: len(content) // 2]),
-            ("altered", b"\x00" + content[1:]),
-            ("gone", b""),
-        ):
+        damages = {"truncated": content[: len(content) // 2], "altered": b"\x00" + content[1:], "gone": b""}
+        for kind, damaged in damages.items():
             folder = case.folder / f"bad-{index}-{kind}"
             shutil.copytree(good, folder)
             (folder / file.name).unlink()
-            if change:
-                (folder / file.name).write_bytes(change)
+            if damaged:
+                (folder / file.name).write_bytes(damaged)
             refused(folder)
     engine.restore(good)
     assert all(np.array_equal(a, b) for a, b in zip(before, case.score(engine, samples), strict=True))
@@ -384,12 +395,13 @@ def checkpoints_are_ordinary_folders(case: Case, engine: PolicyEngine) -> None:
     scores = case.score(engine, samples)[:: case.group]
     for prompt, group, score in zip(case.prompts, samples, scores, strict=True):
         start = tokenizer.encode(prompt.text, add_special_tokens=False)
-        ids = torch.tensor([[*start, *group[0].tokens.tolist()]])
+        ids = torch.tensor([[*start, *group[0].tokens.tolist()]])  # (1, L + T)
         with torch.no_grad():
-            logits = model(ids).logits[0, len(start) - 1 : -1]
-        if tokenizer.pad_token_id != tokenizer.eos_token_id:
+            logits = model(ids).logits[0, len(start) - 1 : -1]  # (T, V)
+        if tokenizer.pad_token_id != tokenizer.eos_token_id:  # padding is never sampled, so that it has no share of 1
             logits[:, tokenizer.pad_token_id] = float("-inf")
-        logp = logits.log_softmax(-1).gather(1, ids[0, len(start) :, None]).squeeze(1).numpy()
+        targets = ids[0, len(start) :, None]  # (T, 1)
+        logp = logits.log_softmax(-1).gather(1, targets).squeeze(1).numpy()  # (T,)
         assert np.abs(logp - score).max() < TOLERANCE
 
 

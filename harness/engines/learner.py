@@ -245,6 +245,8 @@ class Tally:
         """Report what the step did with one term's answers. index: of the term."""
         sums = _TermSums(*self._sums[index].tolist())
         count = sums.ratio_count
+        mean_ratio = sums.ratio_sum / count if count else nan
+        mean_square = sums.ratio_square / count if count else nan
         moved = [self._moved.get((index, place), 0) for place in range(len(term.answers))]
         return TermReport(
             name=term.name,
@@ -254,7 +256,7 @@ class Tally:
             clipped_tokens=int(sums.clipped_tokens),
             loss=sums.loss / self._updates,
             ratios=int(count),
-            ratio_mean=sums.ratio_sum / count if count else nan,
-            ratio_second=sums.ratio_square / count if count else nan,
+            ratio_mean=mean_ratio,
+            ratio_second=mean_square,
             gradient_norm=gradient_norm,
         )

@@ -56,14 +56,13 @@ class Masters:
 
     def save(self, path: Path) -> None:
         """Save AdamW's `step`, `exp_avg` and `exp_avg_sq` as `key:parameter`; `master:parameter` where `separate`."""
-        state = {
-            f"{key}:{name}": value.detach().cpu().contiguous()
-            for name, parameter in self.named.items()
-            for key, value in [
-                *self.optimiser.state[parameter].items(),
-                *([(MASTER, parameter)] * self.separate),
-            ]
-        }
+        state = {}
+        for name, parameter in self.named.items():
+            values = dict(self.optimiser.state[parameter])
+            if self.separate:
+                values[MASTER] = parameter
+            for key, value in values.items():
+                state[f"{key}:{name}"] = value.detach().cpu().contiguous()
         save_file(state, path)
 
     @torch.no_grad()

@@ -201,7 +201,8 @@ def _summarise_answers(
     pushed, moving = _find_moving_tokens(weight, clipped, tokens, ratios)
     stopped = pushed & ~moving & ~tokens.kl  # whose gradient a bound took
     share = _share_of_weights(logp, tokens)
-    weights = torch.where(tokens.nll, 1.0, ratios.ratio.detach().double()) * shaping  # (N,)
+    ratio = torch.where(tokens.nll, 1.0, ratios.ratio.detach().double())  # (N,); `nll` has none, which counts as 1
+    weights = ratio * shaping  # (N,)
     # Only the step's first forward pass sees the weights that the sampler had
     is_first = tokens.repeat(tokens.packed.first)
     drift = torch.where(is_first, logp.detach() - tokens.sampled, torch.nan)

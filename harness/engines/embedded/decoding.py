@@ -227,10 +227,10 @@ def _llama_decoder(model: Any, capacity: int) -> Decode:
     base = model.model
     layers = [GatedLayer(layer, number) for number, layer in enumerate(base.layers)]
     several = isinstance(model, Gemma3ForCausalLM)  # a table for each kind of layer
-    tables = {
-        kind: Rotary(base.rotary_emb, model.dtype, capacity, **({"layer_type": kind} if several else {}))
-        for kind in {layer.kind for layer in layers}
-    }
+    tables = {}
+    for kind in {layer.kind for layer in layers}:
+        options = {"layer_type": kind} if several else {}
+        tables[kind] = Rotary(base.rotary_emb, model.dtype, capacity, **options)
     final = _norm_map_of(base.norm)
     head = _linear_map_of(model.lm_head)
 

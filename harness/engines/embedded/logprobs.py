@@ -74,7 +74,7 @@ def answer_logprobs(
     forbidden: Float32[Tensor, "V"],
     ends: Int64[Tensor, "E"] | None = None,
 ) -> list[Float32[Tensor, "T"]]:
-    """Log-probabilities of given answers in nats at `temperature`, with gradient, in the requests' order.
+    """Compute the log-probabilities of given answers in nats at `temperature`, with gradient, in the requests' order.
 
     prompts: token ids of every prompt that a request may name. forbidden: minus infinity at ids that are never sampled, else 0.
     ends: ids that are one action, as `head.merge_ends`. A result has as many entries as its request has tokens.

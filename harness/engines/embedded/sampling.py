@@ -190,11 +190,12 @@ def _begin_answers(
 
     rows = torch.arange(len(prompts) * group, device=device)  # (N,)
     prompt_of = rows // group  # (N,)
-    of_answers = padding.new_zeros(len(prompts), max_new_tokens)
+    of_answers = padding.new_zeros(len(prompts), max_new_tokens)  # (P, T)
+    mask_of_prompt = torch.cat([padding, of_answers], dim=1)  # (P, L + T)
     going = _GoingAnswers(
         rows=rows,
         position=where[prompt_of, -1],
-        mask=torch.cat([padding, of_answers], dim=1)[prompt_of, None, None],
+        mask=mask_of_prompt[prompt_of, None, None],
         done=torch.zeros(len(rows), dtype=torch.bool, device=device),
         cache=cache.answers(group, cache.length + max_new_tokens),
     )
@@ -221,15 +222,18 @@ def _choose_tokens(
     scaled = logits.float()
     if temperature not in (0.0, 1.0):
         scaled = scaled / temperature
-    logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)
+    logp = torch.log_softmax(scaled.add_(forbidden), dim=-1)  # (B, V)
     if temperature == 0:
         token = logp.argmax(dim=-1)
     else:
-        probabilities = logp.exp() if top_p == 1 else _keep_likeliest(logp.exp(), top_p)
+        probabilities = logp.exp()
+        if top_p != 1:
+            probabilities = _keep_likeliest(probabilities, top_p)
         token = _invert_cdf(probabilities, chance)
-    chosen = logp.gather(1, token[:, None]).squeeze(1)
+    chosen = logp.gather(1, token[:, None]).squeeze(1)  # (B,)
     if ends is not None:
-        chosen = torch.where(torch.isin(token, ends), logp[:, ends].logsumexp(1), chosen)
+        of_any_end = logp[:, ends].logsumexp(1)  # (B,)
+        chosen = torch.where(torch.isin(token, ends), of_any_end, chosen)
     return token, chosen
 
 
@@ -248,8 +252,9 @@ def _invert_cdf(weights: Float[Tensor, "B V"], chance: Float64[Tensor, "B"]) -> 
     size = weights.shape[1]
     if size <= BLOCK:
         return _find_reached(weights, chance)[0]
-    blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)) if size % BLOCK else weights
-    blocks = blocks.view(len(blocks), -1, BLOCK)
+    missing = -size % BLOCK
+    padded = torch.nn.functional.pad(weights, (0, missing)) if missing else weights
+    blocks = padded.view(len(padded), -1, BLOCK)  # (B, blocks, BLOCK)
     block, chance = _find_reached(blocks.sum(2), chance)  # (B,), (B,)
     rows = torch.arange(len(block), device=block.device)
     inside, _ = _find_reached(blocks[rows, block], chance)
@@ -260,10 +265,11 @@ def _find_reached(
     weights: Float[Tensor, "B K"], chance: Float64[Tensor, "B"]
 ) -> tuple[Int64[Tensor, "B"], Float64[Tensor, "B"]]:
     """Find the first index whose cumulative weight reaches `chance` of the total, and the share of its weight needed."""
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    wanted = (chance * cumulative[:, -1])[:, None]
-    index = torch.searchsorted(cumulative, wanted)
-    share = 1 - (cumulative.gather(1, index) - wanted) / weights.gather(1, index)
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)  # (B, K)
+    wanted = (chance * cumulative[:, -1])[:, None]  # (B, 1)
+    index = torch.searchsorted(cumulative, wanted)  # (B, 1)
+    beyond = cumulative.gather(1, index) - wanted
+    share = 1 - beyond / weights.gather(1, index)
     return index.squeeze(1), share.squeeze(1).clamp(min=2.0**-53)
 
 

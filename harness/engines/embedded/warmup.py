@@ -335,7 +335,9 @@ def _train_to_gate(
     steps = 0
     for extra in range(spec.rounds + 1):
         planned = max(1, budget // 4) if extra else budget
-        words = f"{spec.title}: training" + f", extra round {extra} of {spec.rounds}" * bool(extra)
+        words = f"{spec.title}: training"
+        if extra:
+            words += f", extra round {extra} of {spec.rounds}"
         train(planned, partial(_report_progress, progress, words, planned))
         steps += planned
         engine = opened()
@@ -350,15 +352,17 @@ def _train_to_gate(
             "Take easier levels, more steps or a larger model"
         )
     plain = spec.questions(hinted=False)
+
+    def has_steps(prompt: Prompt, sample: Sample) -> bool:
+        return spec.reasons(sample.text)
+
     report = {
         "spec": asdict(spec),
         "steps": steps,
         "given_cot": given_cot,  # on prompts that ask for steps
         "sampled": measured(plain),
         "greedy": measured(plain, temperature=0.0, samples=1),
-        "cot_share": _measure_share(
-            engine, lambda prompt, sample: spec.reasons(sample.text), plain
-        ),  # of answers with steps
+        "cot_share": _measure_share(engine, has_steps, plain),  # of answers with steps
         "cpu_seconds": time.process_time() - began,
     }
     (folder / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report)))

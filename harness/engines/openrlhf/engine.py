@@ -255,7 +255,10 @@ class OpenRLHFEngine:
                 "checking the weight sync",
                 watch=self._rollout_cores(),
             )
-        differences = [max(float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True)) for scores in theirs]
+        differences = []  # by rollout engine: the mean over a sequence's tokens, of the sequence where it is largest
+        for scores in theirs:
+            of_sequences = [float(np.abs(a - b).mean()) for a, b in zip(mine, scores, strict=True)]
+            differences.append(max(of_sequences))
         furthest = int(np.argmax(differences))  # NaN counts as the largest
         return self._rollouts[furthest].name, differences[furthest]
 

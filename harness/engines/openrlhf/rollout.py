@@ -115,12 +115,15 @@ def open_rollouts(
     alone = settings.tensor_parallel == 1
     share = slot.part(ROLLOUT_SHARE)
     booked = share if alone else 0  # several devices are booked by vLLM's own workers
+    on_cpu = seams.uses_cpu_devices()
+    eager = on_cpu if settings.enforce_eager is None else settings.enforce_eager
     sleeps = settings.sleep or bool(settings.share_devices)
     handles = []
     for index, first in enumerate(slot.rollouts):
         place = PlacementGroupSchedulingStrategy(
             group, placement_group_bundle_index=first, placement_group_capture_child_tasks=True
         )
+        bundles = list(range(first, first + settings.tensor_parallel))
         handle = actor.options(num_cpus=booked, num_gpus=booked, scheduling_strategy=place).remote(
             model=folder,
             dtype="float32" if settings.dtype == "fp32" else "bfloat16",
@@ -129,12 +132,12 @@ def open_rollouts(
             max_num_seqs=settings.rollout_sequences,
             tensor_parallel_size=settings.tensor_parallel,
             distributed_executor_backend="uni" if alone else "ray",
-            bundle_indices=None if alone else list(range(first, first + settings.tensor_parallel)),
+            bundle_indices=None if alone else bundles,
             num_gpus=share,
             gpu_memory_utilization=settings.rollout_memory,
-            enforce_eager=seams.uses_cpu_devices() if settings.enforce_eager is None else settings.enforce_eager,
+            enforce_eager=eager,
             enable_prefix_caching=True,
-            enable_sleep_mode=sleeps and not seams.uses_cpu_devices(),  # vLLM refuses it; `seams` makes it sleep
+            enable_sleep_mode=sleeps and not on_cpu,  # vLLM refuses it; `seams` makes it sleep
             logprobs_mode="processed_logprobs",
             max_logprobs=1,
             trust_remote_code=False,

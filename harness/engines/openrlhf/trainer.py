@@ -190,8 +190,9 @@ class RankGradients:
         """Measure the norms of own and peer gradients, and their cosine; NaN where absent or not measured. Collective, once."""
         own = self._sums["own"]
         peer = self._sums["peer"]
-        measured = [bool(own), bool(peer)]
-        products = torch.zeros(3, dtype=torch.float64)
+        has_own = bool(own)  # asked now: the loop below takes the own sums out one by one
+        has_peer = bool(peer)
+        products = torch.zeros(3, dtype=torch.float64)  # own times own, peer times peer, own times peer
         for index, _ in zip(list(own), self._offloaded.one_by_one(), strict=True):
             mine = own.pop(index).double()
             products[0] += mine.square().sum().cpu()
@@ -201,9 +202,12 @@ class RankGradients:
         if self._measure and self._ranks > 1:
             products = products.to(self._norms.device)
             distributed.all_reduce(products)
-        norms = [sqrt(square) if there else nan for square, there in zip(products.tolist(), measured, strict=False)]
-        scale = norms[0] * norms[1]
-        return norms[0], norms[1], float(products[2]) / scale if scale > 0 else nan
+        own_square, peer_square, product = products.tolist()
+        own_norm = sqrt(own_square) if has_own else nan
+        peer_norm = sqrt(peer_square) if has_peer else nan
+        scale = own_norm * peer_norm
+        cosine = product / scale if scale > 0 else nan
+        return own_norm, peer_norm, cosine
 
     def _add_gradient(self, source: str, index: int, gradient: Tensor) -> None:
         """Add a rank's share of a parameter's gradient to the sums of own or peer terms."""
