@@ -77,10 +77,14 @@ def _is_list_of_equations(text: str, sides: list[str]) -> bool:
     Commas that group digits part nothing: neither in sums (`$1,050 - $50 = $1,000`) nor in a number behind the last sign.
     """
     split = split_items(text)
-    if _GROUPING.search(text) and all(_value_of_sum(side) is not None for side in sides if _GROUPING.search(side)):
-        split = split_items(_GROUPING.sub("", text))
-    grouped = split.separators == {","} and "," not in "".join(sides[:-1]) and parse_numeral(sides[-1]) is not None
-    return len(split.items) > 1 and not grouped
+    if _GROUPING.search(text):
+        with_grouping = [side for side in sides if _GROUPING.search(side)]
+        if all(_value_of_sum(side) is not None for side in with_grouping):
+            split = split_items(_GROUPING.sub("", text))
+    if len(split.items) <= 1:
+        return False
+    only_behind_last_sign = split.separators == {","} and "," not in "".join(sides[:-1])
+    return not (only_behind_last_sign and parse_numeral(sides[-1]) is not None)
 
 
 def _values_of_chain(sides: list[str]) -> list[str]:

@@ -607,7 +607,8 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
     Left side minus right side of one must be a constant multiple of the other's. The factor is their ratio at one place: each
     difference is multiplied with the other's value there, and the products are compared. Raises OverLimit.
     """
-    ours, theirs = (Expression(("+", left.root, negate_node(right.root))) for left, right in (gold, answer))
+    ours = _subtract_sides(gold)
+    theirs = _subtract_sides(answer)
     if ours.symbols != theirs.symbols:
         return False
     place = places_of_symbols(ours.symbols)[0][:2][-1]
@@ -617,5 +618,12 @@ def same_equation(gold: tuple[Expression, Expression], answer: tuple[Expression,
         return None
     if left == 0 or right == 0:
         return False
-    one, other = (Expression(("*", a.root, ("at", place, b.root))) for a, b in ((ours, theirs), (theirs, ours)))
+    one = Expression(("*", ours.root, ("at", place, theirs.root)))
+    other = Expression(("*", theirs.root, ("at", place, ours.root)))
     return same_value(one, other)
+
+
+def _subtract_sides(equation: tuple[Expression, Expression]) -> Expression:
+    """Return the left side of an equation minus its right side."""
+    left, right = equation
+    return Expression(("+", left.root, negate_node(right.root)))
