@@ -267,17 +267,15 @@ def _digest_of(folder: Path, wanted: Callable[[Path], bool]) -> str:
     try:
         files = _visible_files(folder, wanted)
         stamps = {name: _stamp_of(path) for name, path in files.items()}
-        resolved = hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()
-        note = cache_folder() / "models" / "folders" / f"{resolved}.json"
-        seen: dict[str, _Seen] = {}
-        with suppress(OSError, msgspec.MsgspecError):
-            seen = msgspec.json.decode(note.read_bytes(), type=dict[str, _Seen])
+        note = _note_of(folder)
+        seen = _read_note(note)
         unread = [name for name in files if name not in seen or seen[name].stamp != stamps[name]]
         size = sum(stamps[name][0] for name in unread)
         if size >= _ANNOUNCED_BYTES:
             print(f"{folder}: reading {size / 1e9:.0f} GB once, to know which weights these are", file=sys.stderr)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            read = dict(zip(unread, pool.map(lambda name: _file_digest(files[name]), unread), strict=True))
+            digests_read = pool.map(_file_digest, [files[name] for name in unread])
+            read = dict(zip(unread, digests_read, strict=True))
     except OSError as error:
         raise DataError(f"{error.filename or folder}: cannot be read: {error.strerror or error}") from None
     digests = {name: read.get(name) or seen[name].digest for name in files}
@@ -322,6 +320,19 @@ def _stamp_of(path: Path) -> tuple[int, int, int, int]:
 def _file_digest(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _note_of(folder: Path) -> Path:
+    """Return where the cache notes the digests of a folder's files."""
+    resolved = hashlib.blake2b(bytes(folder.resolve()), digest_size=16).hexdigest()
+    return cache_folder() / "models" / "folders" / f"{resolved}.json"
+
+
+def _read_note(note: Path) -> dict[str, _Seen]:
+    """Return what is noted of files that were read before, by name; nothing where there is no note, or it cannot be read."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(note.read_bytes(), type=dict[str, _Seen])
+    return {}
 
 
 def _write_note(note: Path, content: bytes) -> None:

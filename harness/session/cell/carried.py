@@ -64,14 +64,16 @@ def measure_price(
     for one, paid in zip(compared, nats, strict=True):
         if one.difference and abs(paid) > _EQUAL:
             reasons.append(one.difference)
-    most_frequent = Counter(reasons).most_common(1)
+    most_frequent = ""
+    if reasons:
+        [(most_frequent, _)] = Counter(reasons).most_common(1)
     return CarriedPrice(
         answers=len(groups),
         finished=len(finished),
         compared=len(compared),
         noncanonical=unusual,
         nats=float(np.mean(nats)) if nats else 0.0,
-        why=most_frequent[0][0] if most_frequent else "",
+        why=most_frequent,
     )
 
 

@@ -412,9 +412,8 @@ class Run:
 
     def _roll_out(self, step: int) -> dict[str, list[Group]]:
         """Sample the step's groups, by policy; with dynamic sampling, again in place of those that teach nothing."""
-        groups = self._sample_groups(
-            step, {m.name: list(enumerate(self._draw_prompts(step, m))) for m in self.learners}
-        )
+        prompts = {learner.name: list(enumerate(self._draw_prompts(step, learner))) for learner in self.learners}
+        groups = self._sample_groups(step, prompts)
         self._replaced = {}
         self._dropped = {m.name: [] for m in self.learners}
         dynamic = self.cell.variant.dynamic_sampling
@@ -431,12 +430,7 @@ class Run:
                 news[name] = list(zip(places, prompts_not_asked(offered, asked[name]), strict=False))
             if not any(news.values()):
                 break
-            asking: dict[str, list[tuple[int, Prompt]]] = {}
-            for learner in self.learners:
-                places = [place for place, _ in news[learner.name]]
-                texts = as_asked([new for _, new in news[learner.name]], self.cell.training.task, learner.policy)
-                asking[learner.name] = list(zip(places, texts, strict=True))
-            sampled = self._sample_groups(step, asking)
+            sampled = self._sample_groups(step, self._ask_in_style(news))
             for name, new in news.items():
                 for (place, prompt), group in zip(new, sampled[name], strict=True):
                     if groups[name][place].answers:
@@ -444,8 +438,18 @@ class Run:
                     groups[name][place] = group
                     kept[name][place] = prompt
                     asked[name].append(prompt.id)
-        self._replaced = {(step, name): prompts for name, prompts in kept.items()}
+        self._replaced = {(step, name): of_policy for name, of_policy in kept.items()}
         return groups
+
+    def _ask_in_style(self, drawn: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[tuple[int, Prompt]]]:
+        """Write drawn prompts as each policy is asked. drawn: by policy, each with its place in the step, which it keeps."""
+        asked: dict[str, list[tuple[int, Prompt]]] = {}
+        for learner in self.learners:
+            places = [place for place, _ in drawn[learner.name]]
+            prompts = [prompt for _, prompt in drawn[learner.name]]
+            texts = as_asked(prompts, self.cell.training.task, learner.policy)
+            asked[learner.name] = list(zip(places, texts, strict=True))
+        return asked
 
     def _sample_groups(self, step: int, prompts: Mapping[str, Sequence[tuple[int, Prompt]]]) -> dict[str, list[Group]]:
         """Sample and verify every policy's answers. prompts: by policy, each with its place in the step."""

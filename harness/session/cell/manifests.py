@@ -110,20 +110,8 @@ def variant_options(variant: Variant) -> dict[str, Any]:
 
 def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
     """Make the manifest of work that has not begun."""
-    policies = work.group.policies if isinstance(work, Cell) else [work.policy]
-    entries = tuple(PolicyEntry(p.name, p.model, p.revision or "") for p in policies)
     if isinstance(work, BaseCheckpoint):
-        return Manifest(
-            kind="base",
-            suite=work.suite.name,
-            key=work.key,
-            group=work.group.name,
-            seed=work.seed,
-            engine=work.suite.engine,
-            baseline=work.suite.baseline,
-            policies=entries,
-            identity=work.identity,
-        )
+        return _manifest_of_base(work)
     return Manifest(
         suite=work.suite,
         key=work.key,
@@ -135,10 +123,30 @@ def manifest_of(work: Cell | BaseCheckpoint) -> Manifest:
         options=variant_options(work.variant),
         engine=work.engine,
         baseline=work.baseline,
-        policies=entries,
+        policies=_policy_entries(work.group.policies),
         config=work.config(),
         identity=work.identity,
     )
+
+
+def _manifest_of_base(base: BaseCheckpoint) -> Manifest:
+    """Make the manifest of a base checkpoint that was not measured yet."""
+    return Manifest(
+        kind="base",
+        suite=base.suite.name,
+        key=base.key,
+        group=base.group.name,
+        seed=base.seed,
+        engine=base.suite.engine,
+        baseline=base.suite.baseline,
+        policies=_policy_entries([base.policy]),
+        identity=base.identity,
+    )
+
+
+def _policy_entries(policies: Sequence[Policy]) -> tuple[PolicyEntry, ...]:
+    """Say which models a suite names; what was loaded is noted when it starts."""
+    return tuple(PolicyEntry(policy.name, policy.model, policy.revision or "") for policy in policies)
 
 
 def label_of(manifest: Manifest) -> str:
@@ -238,20 +246,8 @@ def mark_state(
             manifest = with_starts_of(before, manifest)
         carried = carried or before.carried
         dates = {entry.name: entry.date for entry in before.policies}
-    commit, dirty = _current_commit()
-    versions = digest_of(dict(manifest.identity.versions))[:12]
-    environment = {name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ}
-    provenance = Provenance(
-        code_version=f"{harness.__version__}+{versions}",
-        commit=commit,
-        dirty=dirty,
-        packages=package_versions(),
-        machine=_describe_machine() | _thread_settings(),
-        environment=environment,
-        python=platform.python_version(),
-        started=started,
-        finished=now if state in {"done", "failed"} else "",
-    )
+    finished = now if state in {"done", "failed"} else ""
+    provenance = _make_provenance(manifest.identity, started, finished)
     entries = [msgspec.structs.replace(e, date=e.date or dates.get(e.name, "")) for e in manifest.policies]
     marked = msgspec.structs.replace(
         manifest,
@@ -266,6 +262,24 @@ def mark_state(
         claims=claims,
     )
     write_manifest(folder, marked)
+
+
+def _make_provenance(identity: Identity, started: str, finished: str) -> Provenance:
+    """Say what code computes on what machine. started, finished: times in UTC; empty where it has not ended."""
+    commit, dirty = _current_commit()
+    versions = digest_of(dict(identity.versions))[:12]
+    environment = {name: os.environ[name][:_LONGEST] for name in ENVIRONMENT if name in os.environ}
+    return Provenance(
+        code_version=f"{harness.__version__}+{versions}",
+        commit=commit,
+        dirty=dirty,
+        packages=package_versions(),
+        machine=_describe_machine() | _thread_settings(),
+        environment=environment,
+        python=platform.python_version(),
+        started=started,
+        finished=finished,
+    )
 
 
 def _claims_of(folder: Path) -> StatedClaims:

@@ -12,7 +12,7 @@ import msgspec
 
 from harness.engines.vocabulary import check_small_files, has_template
 from harness.errors import EngineError, UsageError
-from harness.evaluation.backends import open_backend
+from harness.evaluation.backends import Answerer, open_backend
 from harness.evaluation.metrics import EvaluationSample, Metric
 from harness.evaluation.run import evaluate_tasks, metric_names
 from harness.phases import announce_phase, log
@@ -72,12 +72,7 @@ def evaluate_checkpoint(
     chat = templated if chat is None else chat
     style = _style_of(chosen, chat, few_shot)
     styled = [replace(task, styles=(style,)) if style in task.styles else task for task in chosen]
-    try:
-        check_small_files(checkpoint)
-        with announce_phase(f"opening {checkpoint.name}"):
-            model = open_backend(backend, checkpoint, seed=seed, chat=chat)
-    except EngineError as error:
-        raise UsageError(str(error)) from error
+    model = _open_checkpoint(checkpoint, backend, seed, chat)
     remarks: list[str] = []
 
     def note_remark(words: str) -> None:
@@ -99,9 +94,7 @@ def evaluate_checkpoint(
             remark=note_remark,
         )
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "chat": chat, "few_shot": few_shot}
-    how_sampled = {"temperature": temperature, "top_p": top_p}
-    if any(how_sampled[name] != default for name, default in Evaluation.younger.items()):  # older ones keep their keys
-        settings |= how_sampled
+    settings |= _sampling_as_keyed({"temperature": temperature, "top_p": top_p})
     manifest = _manifest_of_evaluation(checkpoint, tasks, chosen, backend, limit, k, seed, settings, remarks)
     folder = results / EVALUATIONS / manifest.key
     name = manifest.policies[0].name
@@ -110,6 +103,23 @@ def evaluate_checkpoint(
     ingest_journals(results)
     told = describe_figures(_sum_answers(name, evaluated.samples), ends=backend == "embedded")
     return Standalone(str(checkpoint), evaluated.metrics, str(folder), told, tuple(remarks))
+
+
+def _open_checkpoint(checkpoint: Path, backend: str, seed: int, chat: bool) -> Answerer:
+    """Open a checkpoint's folder by the back end of that name. Raises UsageError where it does not open."""
+    try:
+        check_small_files(checkpoint)
+        with announce_phase(f"opening {checkpoint.name}"):
+            return open_backend(backend, checkpoint, seed=seed, chat=chat)
+    except EngineError as error:
+        raise UsageError(str(error)) from error
+
+
+def _sampling_as_keyed(settings: Mapping[str, float]) -> Mapping[str, float]:
+    """Return how answers are sampled as the key hashes it: nothing at the defaults, so that older evaluations keep their keys."""
+    if all(settings[name] == default for name, default in Evaluation.younger.items()):
+        return {}
+    return settings
 
 
 def _style_of(tasks: Sequence[Task], chat: bool, few_shot: bool) -> Style | None:

@@ -45,11 +45,9 @@ def demand_of(
 ) -> CellDemand:
     """Return what a cell of the resolved suite asks for. devices: of each policy, where the suite has chosen the layout. lengths:
     as a tokenizer measured them. Raises UsageError for a model of unknown size."""
-    policies = tuple(_policy_demand(policy, cell, resolved, devices) for policy in cell.group.policies)
-    share_devices = cell.engine_options.get("share_devices")
-    return CellDemand(
-        policies, _count_workload(cell, resolved, lengths or prior_lengths(cell, resolved)), share_devices
-    )
+    policies = [_policy_demand(policy, cell, resolved, devices) for policy in cell.group.policies]
+    workload = _count_workload(cell, resolved, lengths or prior_lengths(cell, resolved))
+    return CellDemand(tuple(policies), workload, cell.engine_options.get("share_devices"))
 
 
 def _policy_demand(policy: Policy, cell: Cell, resolved: ResolvedSuite, devices: int | None) -> PolicyDemand:
@@ -86,19 +84,24 @@ def _count_workload(cell: Cell, resolved: ResolvedSuite, lengths: Lengths) -> Wo
     scored_at_start = Need.START_SCORES in regime.needs
     hinted = HINTED if regime.hint_tokens else 0.0
     dynamic = cell.variant.dynamic_sampling
-    sampled_again = hinted + (min(REPLACED, dynamic.rounds) if dynamic else 0.0)
-    shared = regime.peer_share * any(issubclass(kind, AnswerRecord) for kind in regime.shares)
-    curves = 1 + -(-training.steps // evaluation.curve_every) if evaluation.curve_every else 0
+    replaced = min(REPLACED, dynamic.rounds) if dynamic else 0.0
+    sends_answers = any(issubclass(kind, AnswerRecord) for kind in regime.shares)
+    learnt_of_peers = peers * (regime.peer_share * sends_answers)
+    penalised = training.kl > 0  # own answers are learnt once more, as the penalty's term
+    measured = training.steps // training.measure_every if training.measure_every else 0
+    curves = 0
+    if evaluation.curve_every:
+        curves = 1 + -(-training.steps // evaluation.curve_every)  # one before training; a last interval may be shorter
     return Workload(
         steps=training.steps,
         prompts=prompts,
         prompt_tokens=lengths.prompt,
         answer_tokens=training.max_new_tokens,
         longest=lengths.longest,
-        trained=1.0 + hinted + peers * shared + (training.kl > 0),
+        trained=1.0 + hinted + learnt_of_peers + penalised,
         scored=float(peers * len(scored_for_peers) + scored_at_start),
-        again=sampled_again,
-        measured=training.steps // training.measure_every if training.measure_every else 0,
+        again=hinted + replaced,
+        measured=measured,
         evaluated=evaluated.answers,
         questions=evaluated.questions,
         evaluation_tokens=evaluated.tokens,

@@ -107,8 +107,7 @@ def write_draft(
 ) -> str:
     """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
     be, by default NAME.yaml. Raises UsageError, PluginError."""
-    trained = list(findings.tasks) or [findings.task or (names_to_try(task) or [task])[0]]
-    pairs = [_tasks_of(name) for name in trained]
+    pairs = [_tasks_of(name) for name in _tasks_to_train(task, findings)]
     training, evaluation = pairs[0]
     read = _read_models(models)
     largest = max(model.parameters for model in read)
@@ -124,7 +123,7 @@ def write_draft(
     answer_ends = ""
     if findings.answer_ends != "eos":
         answer_ends = f"  answer_ends: {findings.answer_ends}\n"
-    trained_on = [one for one, _ in pairs]
+    trained = [one for one, _ in pairs]
     evaluated = [_task_text(one) for _, one in pairs]
     curve_every = steps // 4 if steps >= CURVED_STEPS else 0
     seeds = [str(seed) for seed in findings.seeds]
@@ -136,8 +135,8 @@ def write_draft(
         policies="\n".join(policies),
         measured=measured,
         answer_ends=answer_ends,
-        task=", ".join(map(str, trained_on)),
-        trained=_mixture_text(trained_on),
+        task=", ".join(map(str, trained)),
+        trained=_mixture_text(trained),
         tokens=tokens,
         prompts=prompts,
         rollouts=settings.rollouts,
@@ -157,6 +156,15 @@ def write_draft(
         rate=engine.rate,
         trains=engine.trains,
     )
+
+
+def _tasks_to_train(task: str, findings: Findings) -> list[str]:
+    """Name the tasks to train on: those that a trial chose; else the first that the given name stands for, or that name."""
+    if findings.tasks:
+        return list(findings.tasks)
+    if findings.task:
+        return [findings.task]
+    return (names_to_try(task) or [task])[:1]
 
 
 def names_to_try(task: str) -> list[str]:
@@ -228,10 +236,9 @@ class _EngineText(NamedTuple):
 def _choose_engine(models: Sequence[DraftedModel], settings: ModelSettings, largest: float) -> _EngineText:
     """Choose engine, number format and what is trained, each with its reason: for this machine and the largest model."""
     embedded = largest <= EMBEDDED_PARAMETERS
-    cards = [node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus]
-    fast = all(map(inventory.has_bf16, cards)) if cards else bool(cpu_bf16())
     stored_half = [model.half for model in models if not model.micro]
-    dtype = "bf16" if (fast or not embedded) and stored_half and all(stored_half) else "fp32"
+    all_half = bool(stored_half) and all(stored_half)
+    dtype = "bf16" if all_half and (not embedded or _multiplies_bf16_fast()) else "fp32"
     full_size = embedded and largest > SETTINGS_BY_SIZE[0].parameters
     has_adapters = full_size and find_spec("peft") is not None
     rate = settings.lora_rate if has_adapters else settings.full_rate
@@ -242,15 +249,26 @@ def _choose_engine(models: Sequence[DraftedModel], settings: ModelSettings, larg
         faster = WITHOUT_PEFT
     options = f"dtype: {dtype}, lora: {ADAPTERS}" if has_adapters else f"dtype: {dtype}"
     why_dtype = "bf16 for half-precision weights where the machine multiplies it fast (`harness doctor`), else fp32"
-    on_gpus = "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)"
+    if embedded:
+        name = "embedded"
+        why = "one process here, on a CPU or one GPU"
+    else:
+        name = "openrlhf"
+        why = "Ray, DeepSpeed and vLLM on GPUs (docs/openrlhf.md)"
     return _EngineText(
-        name="embedded" if embedded else "openrlhf",
-        why="one process here, on a CPU or one GPU" if embedded else on_gpus,
+        name=name,
+        why=why,
         options=f"{{{options}}}",
         why_options=why_dtype + faster,
         rate=f"{rate:.0e}".replace("e-0", ".0e-"),
         trains="adapters" if has_adapters else "full fine-tuning",
     )
+
+
+def _multiplies_bf16_fast() -> bool:
+    """Say whether this machine multiplies in bf16 faster than in fp32: all of its GPUs, or without one its CPU."""
+    cards = [node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus]
+    return all(map(inventory.has_bf16, cards)) if cards else bool(cpu_bf16())
 
 
 def _policy_text(model: DraftedModel, evaluation: str | FileTask, findings: Findings, tokens: int) -> str:

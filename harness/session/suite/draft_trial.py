@@ -234,7 +234,9 @@ class DraftTrial:
             pairs += zip(whole, cut, strict=True)
         # A cut answer has fewer tokens, about in proportion to its text
         sizes = [a.tokens.size * (len(b.text) + 1) / (len(a.text) + 1) for a, b in pairs if b.finished]
-        tokens = int(np.quantile(sizes, 0.95)) if 2 * len(sizes) >= len(pairs) else 0
+        tokens = 0
+        if 2 * len(sizes) >= len(pairs):  # else most answers are longer than those that finished
+            tokens = int(np.quantile(sizes, 0.95))
         was_cut = float(np.mean([a is not b for a, b in pairs]))
         if told:
             share = f"{result.pass1:.0%} of {len(pairs)} answers right"
@@ -266,22 +268,33 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     low = tuple(dict.fromkeys(one.policy for one in here if one.right < LEAST))
     warm = low if has_examples(name or str(task)) and not fits else ()
     why += _why_starts(low, warm, fits)
-    longest = [one.worked if warm else one.tokens for one in here]
-    tokens = 0
-    if all(longest):
-        wanted = int(1.25 * max(longest))
-        tokens = min(limit, 8 * -(-wanted // 8))  # up to a multiple of 8
-    if tokens:
-        which = "the worked solutions" if warm else "95 % of the finished answers"
-        why.append(f"max_new_tokens {tokens}: {which} take at most {max(longest)} tokens; a quarter is spare.")
-    ends = "example" if any(one.cut > GOES_ON for one in here) else "eos"
-    if ends == "example":
+    tokens, reasons = _choose_length(here, bool(warm), limit)
+    why += reasons
+    ends = "eos"
+    if any(one.cut > GOES_ON for one in here):
+        ends = "example"
         why.append("answer_ends: example, because answers went on with a question of their own.")
     styles = {one.policy: one.style for one in here if one.policy not in warm}
     if styles:
         named = ", ".join(f"{policy} {style}" for policy, style in styles.items())
         why.append(f"style: {named} had most right answers.")
     return Findings(name, styles, warm, ends, tokens, why=tuple(why), tasks=puzzles)
+
+
+def _choose_length(tried: Sequence[TriedLevel], warm: bool, limit: int) -> tuple[int, list[str]]:
+    """Choose the tokens of the longest answer, at most `limit`, with the reason; 0 without one where a length is not known.
+
+    A quarter more than the longest worked solution where policies start from these (`warm`), else than their own answers."""
+    lengths = [one.worked if warm else one.tokens for one in tried]
+    if not all(lengths):
+        return 0, []
+    longest = max(lengths)
+    wanted = int(1.25 * longest)
+    tokens = min(limit, 8 * -(-wanted // 8))  # up to a multiple of 8
+    if not tokens:
+        return 0, []
+    which = "the worked solutions" if warm else "95 % of the finished answers"
+    return tokens, [f"max_new_tokens {tokens}: {which} take at most {longest} tokens; a quarter is spare."]
 
 
 def _shares_by_level(tried: Sequence[TriedLevel]) -> list[str]:

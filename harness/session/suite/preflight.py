@@ -325,10 +325,9 @@ def check_repeated(prepared: Prepared, pool: TrainingPool, i: int, trained: Task
     questions = [(prompt.id, trained.bare(prompt.text)) for prompt in pool.prompts]
     with faults_at(prepared.source, place, DataError):
         documents = task.documents(None)
-    overlaps = find_overlaps(
-        [(prompt, task.bare(text)) for prompt, text in questions],
-        [(str(name), prompt.id, task.bare(prompt.text)) for prompt in documents],
-    )
+    trained_texts = [(prompt, task.bare(text)) for prompt, text in questions]
+    evaluated_texts = [(str(name), prompt.id, task.bare(prompt.text)) for prompt in documents]
+    overlaps = find_overlaps(trained_texts, evaluated_texts)
     same = [overlap for overlap in overlaps if overlap.kind == "exact"]
     if same:
         problem = (
