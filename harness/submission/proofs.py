@@ -543,12 +543,11 @@ def check_verdicts(submission: SubmittedBundle) -> str:
                 stated_vote = again.vote if row["vote"] is None else row["vote"]
                 stated = row["verdict"], row["extracted"], stated_vote
                 if stated != (verdict.value, verdict.extracted, again.vote):
-                    raise submission.fault(
-                        f"stated {row['verdict']} ({row['extracted'][:40]!a}), but its text is {verdict.value} "
-                        f"({verdict.extracted[:40]!a})",
-                        f"{submission.suite}/{key}: samples: {row['task']}, {row['metric']}, {row['doc_id'][:80]}"
-                        f"#{row['repeat']}",
-                    )
+                    is_said = f"stated {row['verdict']} ({row['extracted'][:40]!a})"
+                    is_found = f"its text is {verdict.value} ({verdict.extracted[:40]!a})"
+                    sample = f"{row['task']}, {row['metric']}, {row['doc_id'][:80]}#{row['repeat']}"
+                    place = f"{submission.suite}/{key}: samples: {sample}"
+                    raise submission.fault(f"{is_said}, but {is_found}", place)
     remark = f"; another version read other words in {read_otherwise:,}, to the same verdict" if read_otherwise else ""
     return f"{count:,} answers judged again, all as stated{remark}"
 
