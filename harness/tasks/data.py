@@ -546,7 +546,8 @@ def _ensure_downloaded(data: DataSet, file: str, path: Path) -> Path:
     if digest != expected:
         path.unlink()
         raise DataError(
-            f"{data.name}: {file} of {data.remote.repository} is not what its checksum says; fetch it again"
+            f"{data.name}: {file} of {data.remote.repository} is not what its checksum says. It was removed; the next run fetches "
+            "it anew"
         )
     return path
 
