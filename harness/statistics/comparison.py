@@ -196,9 +196,10 @@ def compute_family_tests(
     with its reference has the weight 1 on the mean and 1 on all panels together, and so has the test of whether panels
     differ; all other pairs together have 1 on the mean and 1 on the panels.
 
-    For example, of panels A, B and C, regimes r (the baseline) and s, and a verdict withheld for s on C, `counted` is
-    [[T, T], [T, T], [T, F]] and `ours` is [1], as s alone has a reference. So A and B have a verdict, and the mean is of these two.
-    The comparison of s has the weights 1/2, 1/2 and 0 on the panels (its test on C is not counted), and 1 on the mean.
+    For example, of panels A, B and C, regimes r (the baseline) and s, and a verdict withheld for s on C, `references` is
+    [None, 0], as s alone is compared with another, and `counted` is [[T, T], [T, T], [T, F]]. So A and B have a verdict, and the
+    mean is of these two. The comparison of s has the weights 1/2, 1/2 and 0 on the panels (its test on C is not counted), and 1 on
+    the mean.
     """
     ours, theirs = place_comparisons(references)
     if counted is None:
