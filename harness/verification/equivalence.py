@@ -356,6 +356,8 @@ def _single_alternative(answer: str, algebra: Algebra | None) -> str:
     items = split_items(answer)
     if items.separators != {"or"} or items.brackets or len(items.items) > MAX_ITEMS:
         return answer
+    if not items.items:  # the word alone parts nothing
+        return answer
     first, *others = items.items
     return first if all(_are_equal(first, other, algebra) for other in others) else answer
 

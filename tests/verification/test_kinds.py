@@ -57,6 +57,13 @@ KINDS: dict[str, list[tuple[str, str, bool]]] = {
         ("2,9", "The solutions are $x=2$ and $x=9$.", True),
         ("14", "Answer: 5 + 9 = 14 pears", True),
     ],
+    "separators alone": [
+        (r"(-\infty,-2) \cup (-1,0)", r"\boxed{or}", False),
+        (r"1 \text{ or } 2", r"\boxed{\text{or}}", False),
+        ("3", r"\boxed{or, or}", False),
+        ("1, 2", r"\boxed{, ,}", False),
+        ("3", r"\boxed{3 \text{ or } \frac{6}{2}}", True),
+    ],
     "boxes side by side": [
         ("2, 9", r"They are $\boxed{2}$ and $\boxed{9}$.", True),
         ("9", r"They are $\boxed{2}$ and $\boxed{9}$.", False),
