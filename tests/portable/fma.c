@@ -1,8 +1,8 @@
 /* What test_digests.py preloads into qemu-user: fused multiply-adds that leave the upper halves of the vector registers clean.
 
    qemu computes each of the emulated program's fused multiply-adds by a call of fmaf or fma. Its translated code leaves upper
-   halves dirty, and on an Intel of Ice Lake or later each change between its SSE code and libm's AVX code then costs some 70
-   cycles: measured there, 175 ns for each product of a matrix product, and 24 ns with these two. The results are libm's own,
+   halves dirty, and some Intels then wait at each change between its SSE code and libm's AVX code: on one with AVX-512 and AMX
+   a multiply-add of a matrix product took 175 ns, and takes 24 ns with these two. The results are libm's own,
    which takes the same instruction. The emulated program does not see this library. */
 
 #include <immintrin.h>

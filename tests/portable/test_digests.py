@@ -55,7 +55,7 @@ def test_one_changed_bit_in_a_weight_gives_another_digest() -> None:
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command behind which come a CPU's name and a program: `qemu-x86_64 ... -cpu`. With a C compiler it is faster (fma.c)."""
     if "EMULATE" not in os.environ:
-        pytest.skip("takes 25 CPU-minutes for each emulated CPU: make test-portable")
+        pytest.skip("takes up to 26 CPU-minutes for each emulated CPU: make test-portable")
     program = shutil.which("qemu-x86_64")
     if program is None:
         pytest.skip("needs qemu-x86_64 (apt-get install qemu-user)")
