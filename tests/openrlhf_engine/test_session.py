@@ -68,17 +68,23 @@ def running(suite, results):
         process.kill()
 
 
+def print_where_it_stands(process):
+    """For each process of the run: its state and command; for the harness and Ray's workers their stacks too."""
+    spy = Path(sys.executable).with_name("py-spy")  # comes with Ray
+    for one in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
+            command = " ".join(one.cmdline())
+            print(one.pid, one.status(), command[:200], flush=True)
+            if "harness" in command or command.startswith("ray::"):
+                subprocess.run([spy, "dump", "--nonblocking", "--pid", str(one.pid)], timeout=30, check=False)
+
+
 def ended(process, limit):
     """Exit code and stderr. Fails after `limit` seconds, with where each process of the run stands."""
     try:
         _, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        spy = Path(sys.executable).with_name("py-spy")  # comes with Ray
-        for one in psutil.Process(process.pid).children(recursive=True):
-            with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
-                print(one.pid, one.status(), " ".join(one.cmdline())[:200], flush=True)
-                if "harness" in " ".join(one.cmdline()):
-                    subprocess.run([spy, "dump", "--nonblocking", "--pid", str(one.pid)], timeout=30, check=False)
+        print_where_it_stands(process)
         raise
     return int(errors.rpartition("exit code ")[2]), errors
 
@@ -90,12 +96,17 @@ def newest(folder):
 
 def lose_a_part(process, part, sent, folder):
     """Once the run has written a new checkpoint, send a signal to one of its actors; all its processes then."""
-    begin, end = newest(folder), time.monotonic() + 700
-    while newest(folder) <= begin and process.poll() is None and time.monotonic() < end:
+    begin, start = newest(folder), time.monotonic()
+    while newest(folder) <= begin and process.poll() is None:
+        if time.monotonic() - start > 700:
+            print_where_it_stands(process)
+            pytest.fail(f"no checkpoint after step {begin} in 700 s")
         time.sleep(0.2)
     everyone = psutil.Process(process.pid).children(recursive=True)
     actors = [p for p in everyone if any(word.startswith(f"ray::{part}") for word in p.cmdline())]
-    assert actors, [p.cmdline()[:1] for p in everyone]
+    if not actors:
+        print_where_it_stands(process)
+        pytest.fail(f"no process of {part} after {time.monotonic() - start:.0f} s; newest checkpoint {newest(folder)}, before {begin}")
     os.kill(actors[0].pid, sent)
     return everyone
 
