@@ -234,7 +234,8 @@ def checkpoint(place: Path) -> Parser:
 
 def rows(place: Path) -> Parser:
     """Lines of a benchmark set in our own form, and of its public source: the first byte says which."""
-    from harness.tasks.data import SETS, convert_file, parse_rows
+    from harness.tasks.data import convert_file, parse_rows
+    from harness.tasks.sets import SETS
 
     sources = list(SETS.values())
 

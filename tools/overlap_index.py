@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from harness.tasks.data import SETS, SOURCES, load_set
+from harness.tasks.data import load_set
 from harness.tasks.overlap import INDEX, Index, find_overlaps
 from harness.tasks.registry import EVALUATION_SETS
+from harness.tasks.sets import SETS, SOURCES
 
 
 def index(folder: Path) -> Index:

@@ -26,7 +26,7 @@ from harness.store.reference_results import read_reference
 from harness.store.statistic import Pair
 from harness.store.table import list_suites, seed_rows, show_rows
 from harness.store.validation import check_file_names
-from harness.tasks.data import SETS, DataSet
+from harness.tasks.sets import SETS, DataSet
 
 
 class FinalScore(NamedTuple):

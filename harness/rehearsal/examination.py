@@ -33,10 +33,10 @@ from harness.session.suite.prepared import Prepared
 from harness.session.suite.resolved import resolve_suite
 from harness.session.suite.validation import validate_suite
 from harness.suite.schema import FileTask, Policy, Suite
-from harness.tasks.data import SETS, SOURCES
 from harness.tasks.data import load_set as load_data
 from harness.tasks.jsonl import pin_file as pinned_file
 from harness.tasks.registry import get_task, training_source
+from harness.tasks.sets import SETS, SOURCES
 
 # Stand-ins' tokenizers, in a folder that is the user's: made anew each time
 TOKENIZERS = "rehearsal-tokenizers"

@@ -18,7 +18,7 @@ from harness.cache import expand_user
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.suite.schema import FileTask
-from harness.tasks.data import content_of
+from harness.tasks.data_files import content_of
 from harness.tasks.overlap import Overlap, find_overlaps, tokens_of
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import STEP_BY_STEP, Style, Task

@@ -13,8 +13,8 @@ from harness.errors import DataError, PluginError
 from harness.plugins import PluginRegistry, blame_plugin
 from harness.suite.schema import AnyTask, FileTask, TaskShare
 from harness.tasks import countdown, gym, ladder
-from harness.tasks.data import SETS, SOURCES
 from harness.tasks.mixed import Mixed, MixturePart
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TaskSource
 from harness.tasks.task import Style, Task
 from harness.verification import catalogue as scorers

@@ -12,9 +12,11 @@ import msgspec
 from harness.errors import DataError
 from harness.experience.answers import Prompt
 from harness.tasks import ladder
-from harness.tasks.data import SETS, SOURCES, as_prompt, folder_in_use, load_set
+from harness.tasks.data import folder_in_use, load_set
 from harness.tasks.micro import evaluation_prompts, training_prompts, worked_examples
 from harness.tasks.overlap import pinned_index
+from harness.tasks.set_rows import as_prompt
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import TaskSource, TrainingPool
 from harness.tasks.task import Example, Task
 

@@ -12,7 +12,8 @@ from harness.cache import cache_folder
 from harness.cli import listing
 from harness.cli.listing import Check, examine
 from harness.engines.embedded import warmup
-from harness.tasks.data import SETS, cached_path
+from harness.tasks.data_files import cached_path
+from harness.tasks.sets import SETS
 
 
 def checks() -> dict[str, Check]:

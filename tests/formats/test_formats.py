@@ -32,7 +32,7 @@ from harness.store.results_folder import write_results_folder
 from harness.store.table import show_rows
 from harness.submission.bundle import select_tables
 from harness.suite.cells import Identity
-from harness.tasks.data import SETS
+from harness.tasks.sets import SETS
 
 SUITE = "synthetic-small"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "export"

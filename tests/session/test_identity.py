@@ -20,7 +20,7 @@ from harness.session import policy as weights
 from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.suite.prepare import prepare_named
 from harness.session.suite.prepared import Prepared
-from harness.tasks import data
+from harness.tasks import sets
 from harness.versions import recorded_versions
 
 FOLDER_SUITE = """
@@ -193,8 +193,8 @@ def test_the_keys_of_a_run_are_those_after_its_download_where_the_hub_was_late(
 def test_a_training_set_and_an_option(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(keys(suite, tmp_path, "training.task=gsm8k", "training.steps=3"))
-    altered = replace(data.SETS["gsm8k_train"], sha256="0" * 64)
-    monkeypatch.setattr("harness.tasks.shipped.SETS", {**data.SETS, "gsm8k_train": altered})
+    altered = replace(sets.SETS["gsm8k_train"], sha256="0" * 64)
+    monkeypatch.setattr("harness.tasks.shipped.SETS", {**sets.SETS, "gsm8k_train": altered})
     after = keys(suite, tmp_path, "training.task=gsm8k")
     assert not set(before[:2]) & set(after[:2])
     assert before[2:] == after[2:], "a base checkpoint's measurement knows no training pool"

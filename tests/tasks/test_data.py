@@ -20,9 +20,9 @@ from benchmark_data import data_folder, serving
 from running import here
 
 from harness.errors import DataError
-from harness.tasks import data
-from harness.tasks.data import SETS
+from harness.tasks import data, data_files, set_rows
 from harness.tasks.registry import list_tasks
+from harness.tasks.sets import SETS
 from harness.verification.equivalence import same_answer
 
 FOLDER = data_folder()
@@ -69,8 +69,8 @@ def test_a_hub_that_answers_with_an_error_and_is_not_asked_offline(monkeypatch: 
 
 
 def test_a_hub_that_never_answers_or_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert data.CONNECT_SECONDS <= 4
-    monkeypatch.setattr(data, "CONNECT_SECONDS", 0.5)
+    assert data_files.CONNECT_SECONDS <= 4
+    monkeypatch.setattr(data_files, "CONNECT_SECONDS", 0.5)
     begin = time.monotonic()
     with serving({}, lambda request, body: time.sleep(10)) as (address, _):
         refused(monkeypatch, address, BOTH_WAYS)
@@ -85,14 +85,14 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
 ) -> None:
     with serving({"": b'{"problem": "altered"}\n'}) as (address, _):
         refused(monkeypatch, address, "checksum")
-        monkeypatch.setattr(data, "_MAX_FETCHED", 10)
+        monkeypatch.setattr(data_files, "_MAX_FETCHED", 10)
         refused(monkeypatch, address, "larger than expected")
     assert not list((tmp_path / "cache").rglob("test.jsonl"))
-    kept = data.cached_path(SETS["math500"].remote, "test.jsonl")
+    kept = data_files.cached_path(SETS["math500"].remote, "test.jsonl")
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text("altered")
     assert next(info.state for info in data.list_sets() if info.name == "math500") == "altered"
-    unsigned = data.cached_path(SETS["minerva"].remote, SETS["minerva"].remote.files[0])
+    unsigned = data_files.cached_path(SETS["minerva"].remote, SETS["minerva"].remote.files[0])
     unsigned.parent.mkdir(parents=True)
     unsigned.write_text("damaged")
     with pytest.raises(DataError, match=f"{unsigned}, .* remove it"):
@@ -101,8 +101,8 @@ def test_a_fetched_file_that_is_not_what_its_checksum_says_and_one_without_an_en
 
 def fetched(host: Literal["hub", "github"] = "hub") -> bytes:
     remote = replace(SETS["math500"].remote, host=host, sha256={"f": hashlib.sha256(BODY).hexdigest()})
-    return data._ensure_downloaded(
-        replace(SETS["math500"], remote=remote), "f", data.cached_path(remote, "f")
+    return data_files.ensure_downloaded(
+        replace(SETS["math500"], remote=remote), "f", data_files.cached_path(remote, "f")
     ).read_bytes()
 
 
@@ -148,7 +148,7 @@ def test_folder_without_the_file_and_with_an_altered_one(tmp_path: Path, monkeyp
     with pytest.raises(DataError, match="altered"):
         data.load_set("aime24", tmp_path)
     assert {"altered", "absent"} == {info.state for info in data.list_sets(tmp_path)}
-    os.truncate(tmp_path / "aime24.jsonl", data.MAX_BYTES + 1)  # too large to be read
+    os.truncate(tmp_path / "aime24.jsonl", data_files.MAX_BYTES + 1)  # too large to be read
     assert {"altered", "absent"} == {info.state for info in data.list_sets(tmp_path)}
 
 
@@ -238,7 +238,7 @@ def test_the_public_form_of_a_set_gives_the_same_problems_and_golds(name: str, m
 
 
 def test_damage_in_aime25_of_the_hub_is_mended() -> None:
-    problem = data.numbered_row(
+    problem = set_rows.numbered_row(
         {"problem": "\x0crac{1}{2} of \triangle ABC, $x$ and $y$$", "answer": "70^\\circ"}, "", 18
     )
     assert (problem.id, problem.answer) == ("2025-II-4", "70")
@@ -248,5 +248,5 @@ def test_damage_in_aime25_of_the_hub_is_mended() -> None:
 def test_multi_boxed_solutions_are_marked_and_empty_ones_left_out() -> None:
     raw = {"problem": "p", "type": "Algebra", "level": "Level 3"}
     solutions = (r"either \boxed{1} or \boxed{2}", r"so \boxed{1}, that is \boxed{1}.", r"\boxed{}")
-    rows = [data.math_row({**raw, "solution": text}, "algebra/train.parquet", 0) for text in solutions]
+    rows = [set_rows.math_row({**raw, "solution": text}, "algebra/train.parquet", 0) for text in solutions]
     assert [row and (row.answer, row.multi_boxed) for row in rows] == [("2", True), ("1", False), None]

@@ -12,9 +12,10 @@ from benchmark_data import data_folder
 
 from harness.errors import DataError
 from harness.tasks import micro
-from harness.tasks.data import SETS, SOURCES, load_set, parse_rows
+from harness.tasks.data import load_set, parse_rows
 from harness.tasks.overlap import INDEX, find_overlaps, pinned_index
 from harness.tasks.registry import EVALUATION_SETS, training_source
+from harness.tasks.sets import SETS, SOURCES
 
 FOLDER = data_folder()
 needs_data = pytest.mark.skipif(FOLDER is None, reason="no benchmark folder (HARNESS_DATA)")

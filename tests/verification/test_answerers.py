@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.tasks.data import SetProblem, load_set
+from harness.tasks.data import load_set
 from harness.tasks.registry import EVALUATION_SETS
+from harness.tasks.set_rows import SetProblem
 from harness.verification.verifier import Verifier
 
 FOLDER = Path(os.environ.get("HARNESS_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")

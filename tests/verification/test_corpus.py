@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from running import within
 
-from harness.tasks.data import SETS, load_set
+from harness.tasks.data import load_set
+from harness.tasks.sets import SETS
 from harness.verification.equivalence import same_answer
 from harness.verification.processes import asked_seconds
 from harness.verification.response import read_answer

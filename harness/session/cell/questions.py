@@ -20,9 +20,10 @@ from harness.store.manifest import StatedPool
 from harness.suite.cells import Cell
 from harness.suite.schema import AnyTask, Evaluation, FileTask, Policy, TaskShare, Training
 from harness.suite.seeds import derive_seed
-from harness.tasks.data import SOURCES, load_set
+from harness.tasks.data import load_set
 from harness.tasks.mixed import carry_task
 from harness.tasks.registry import get_task, training_source
+from harness.tasks.sets import SOURCES
 from harness.tasks.source import fair_part, part_of
 from harness.tokenization.codec import TokenCodec
 

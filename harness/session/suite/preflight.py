@@ -26,9 +26,10 @@ from harness.store.manifest import suite_files
 from harness.suite.cells import Cell
 from harness.suite.load import placed_in
 from harness.suite.schema import Policy, Suite
-from harness.tasks.data import SETS, SOURCES, folder_in_use, load_set
+from harness.tasks.data import folder_in_use, load_set
 from harness.tasks.mixed import Mixed, MixturePart
 from harness.tasks.overlap import find_overlaps
+from harness.tasks.sets import SETS, SOURCES
 from harness.tasks.source import Generated, TrainingPool, part_of
 from harness.tasks.task import Task
 from harness.verification.catalogue import scorer_of
