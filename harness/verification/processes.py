@@ -1,6 +1,7 @@
 """The verifier's killable processes, for threads, daemonic and forked processes, and Ray. Messages: a length, then the bytes.
 
-A process imports the algebra system once and forks children that decide under limits of work and memory. An answer over these
+A process imports what it needs once and forks children that decide under limits of work and memory. One for mathematics imports the
+algebra system and builds its parser's tables, which takes a CPU-second; one for other scorers starts without. An answer over these
 limits is wrong, and so is one that makes a library crash. What time ends, or another process, is no verdict: both depend on how
 busy the machine is. Mathematics gets a child for each question, so that a verdict does not depend on what was asked before.
 """
@@ -101,14 +102,16 @@ def asked_seconds() -> float:
 
 
 class _Worker:
-    """A process that runs `serve`. used: CPU-seconds of it and of all that it started, as far as known."""
+    """A process that runs `serve`, prepared for mathematics or not. used: CPU-seconds of it and of all that it started, as far as
+    known."""
 
-    def __init__(self) -> None:
+    def __init__(self, mathematics: bool) -> None:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH", ""))))
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.mathematics = mathematics
         self.used = 0.0
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            [sys.executable, "-c", f"from {__name__} import serve; serve(mathematics={mathematics})"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -157,7 +160,8 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class WorkerPool:
-    """At most `size` worker processes, which are started when they are needed and kept for the next questions."""
+    """At most `size` worker processes for mathematics and as many for other scorers, which are started when they are needed and kept
+    for the next questions."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -200,7 +204,7 @@ class WorkerPool:
         """
         seconds = 0.0
         for _ in range(2):
-            worker = self._take_worker()
+            worker = self._take_worker(question.scorer.reference == MATH.reference)
             before = worker.used
             reply = worker.ask(question)
             phases.report_progress()
@@ -217,14 +221,16 @@ class WorkerPool:
                 break
         return verdict, seconds
 
-    def _take_worker(self) -> _Worker:
-        """Return a free worker, started where there is none. Raises VerificationError."""
-        with suppress(IndexError):
-            while (worker := self._idle.pop()).process.poll() is not None:
+    def _take_worker(self, mathematics: bool) -> _Worker:
+        """Return a free worker of this kind, started where there is none. Raises VerificationError."""
+        for worker in [worker for worker in self._idle if worker.mathematics is mathematics]:
+            with suppress(ValueError):  # another thread took it
+                self._idle.remove(worker)
+                if worker.process.poll() is None:
+                    return worker
                 worker.kill()
-            return worker
         for _ in range(_STARTS):
-            worker = _Worker()
+            worker = _Worker(mathematics)
             if not isinstance(worker.reply(_START_SECONDS), str):
                 return worker
         raise VerificationError("the verifier's worker processes do not start")
@@ -239,8 +245,8 @@ _MEMORY = 1 << 30  # bytes of an answer
 _CALLS = 500_000  # of Python functions for an answer: half a CPU-second and more
 
 
-def serve() -> None:
-    """Answer questions from standard input until it is closed; what runs in a worker process.
+def serve(mathematics: bool) -> None:
+    """Answer questions from standard input until it is closed; what runs in a worker process. mathematics: whether that is asked.
 
     A child is forked for each question of mathematics, from a parent that has imported everything and answered nothing, and the
     parent tells how a child died. It returns where a child found that nobody asks any more.
@@ -251,7 +257,8 @@ def serve() -> None:
     replies = FileIO(os.dup(1), "wb")
     os.dup2(2, 1)  # a library's print must not end up in the replies
     sys.set_int_max_str_digits(4_300)
-    Math().prepare()
+    if mathematics:
+        Math().prepare()
     gc.freeze()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     most = psutil.Process().memory_info().vms + _MEMORY
