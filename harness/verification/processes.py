@@ -160,8 +160,8 @@ def _kill_all(workers: list[_Worker], owner: int) -> None:
 
 
 class WorkerPool:
-    """At most `size` worker processes for mathematics and as many for other scorers, which are started when they are needed and kept
-    for the next questions."""
+    """At most `size` worker processes for mathematics and as many for other scorers, which are started when they are needed and
+    kept for the next questions."""
 
     def __init__(self, size: int) -> None:
         self.size = size

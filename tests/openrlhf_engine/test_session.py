@@ -106,7 +106,8 @@ def lose_a_part(process, part, sent, folder):
     actors = [p for p in everyone if any(word.startswith(f"ray::{part}") for word in p.cmdline())]
     if not actors:
         print_where_it_stands(process)
-        pytest.fail(f"no process of {part} after {time.monotonic() - start:.0f} s; newest checkpoint {newest(folder)}, before {begin}")
+        waited = time.monotonic() - start
+        pytest.fail(f"no process of {part} after {waited:.0f} s; newest checkpoint {newest(folder)}, before {begin}")
     os.kill(actors[0].pid, sent)
     return everyone
 

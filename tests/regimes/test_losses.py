@@ -289,15 +289,21 @@ def test_these_worlds_exercise_replacement_thresholds_and_filters():
                    for gate in (False, True))  # fmt: skip
     assert {1.0} < {r.weight for r in kept}
     assert 0 < len(kept) < len(every)
-    for name in (name for name in CASES if name.startswith("graft")):
-        case = CASES[name]
-        for seed in range(2, 40):
-            compare(case, ({"policies": 3}, 1, seed, "trainer"), build(case.regime, case.options), case.loss)
     worlds = [make_world(seed, policies=3) for seed in range(30)]
     rows = [(w, r) for w in worlds for r in formulas.pooled(w, union=False) if not r.own]
     near = [(formulas.far(w, r.key) < 3, formulas.far(w, r.key, True) < 3, r.advantage > 0) for w, r in rows]
     for of_learner, of_author, better in itertools.product((True, False), repeat=3):
         assert (of_learner, of_author, better) in near
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(2, 12), pytest.param(range(12, 40), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("graft")])
+def test_grafts_step_is_the_formula_in_many_worlds(name, seeds):
+    case = CASES[name]
+    for seed in seeds:
+        compare(case, ({"policies": 3}, 1, seed, "trainer"), build(case.regime, case.options), case.loss)
 
 
 def test_draws_are_uniform_and_without_repeats():
