@@ -35,9 +35,9 @@ def changes() -> list[str]:
             version, _, line = table[package]
             problems.append(
                 f"{name}:{line}: [{package}] its code changed ({', '.join(PACKAGES[package])}), its results version did not\n"
-                f'  if a result may change:  version = {version + 1} in line {line} and syntax = "{now}" below it, or\n'
-                f"                           python tools/results_versions.py --raise {package}\n"
-                f"  if all results stay:     python tools/results_versions.py --keep   (proof: tools/reference.py again CELL)"
+                f'  if stored results change: version = {version + 1} in line {line} and syntax = "{now}" below it, or\n'
+                f"                            python tools/results_versions.py --raise {package}\n"
+                f"  if all results stay:      python tools/results_versions.py --keep   (proof: tools/reference.py again CELL)"
             )
     return problems + [f"{name}: [{p}] is no package any more; --keep drops it" for p in table if p not in PACKAGES]
 

@@ -58,7 +58,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepRow(Row, frozen=True, kw_only=True):
-    """One policy at one training step; docs/store.md defines each column, and `totals` of them."""
+    """One policy at one training step; docs/store.md defines each column.
+
+    Over the steps the view `totals` sums whole numbers and averages the others. A column for which that is wrong, as a maximum, is
+    named in `_of_steps` of `harness/store/database.py`.
+    """
 
     policy: str
     step: int

@@ -7,6 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
+from harness.verification.conjunctions import spell_conjunctions
 from harness.verification.expression import FUNCTIONS
 from harness.verification.response import closing_brace, last_box
 from harness.verification.response import read_answer as extract
@@ -296,7 +297,7 @@ def normalise_answer(answer: str) -> str:
 
     `½`, `\dfrac12` and `$\frac{1}{2}$.` are all `\frac{1}{2}`. Nothing is computed: `\frac{2}{4}` stays.
     """
-    text = _SPACE.sub(" ", answer)
+    text = _SPACE.sub(" ", spell_conjunctions(answer))
     if not text.isascii():
         text = _INVISIBLE.sub("", text.translate(_FULL_WIDTH).translate(_CHARACTERS).translate(_GREEK))
         text = re.sub(f"[{_RAISED}]+", r"^{\g<0>}", text)

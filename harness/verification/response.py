@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from harness.verification.conjunctions import spell_conjunctions
 from harness.verification.numerals import is_connective, is_label, read_phrase
 
 __all__ = [
@@ -564,7 +565,7 @@ def _words_behind(text: str) -> str:
 
 def read_answer(text: str) -> str:
     """Return a response's answer as it was written; empty without one, and where the last box is never closed."""
-    visible = _EMPTY_BOX.sub("", text_behind_thinking(text))
+    visible = spell_conjunctions(_EMPTY_BOX.sub("", text_behind_thinking(text)))
     boxes = _last_boxes(visible)
     tag = _last_tag(visible)
     if tag is not None and (boxes is None or boxes.end <= tag.end):

@@ -116,8 +116,12 @@ def _open_checkpoint(checkpoint: Path, backend: str, seed: int, chat: bool) -> A
 
 
 def _sampling_as_keyed(settings: Mapping[str, float]) -> Mapping[str, float]:
-    """Return how answers are sampled as the key hashes it: nothing at the defaults, so that older evaluations keep their keys."""
-    if all(settings[name] == default for name, default in Evaluation.younger.items()):
+    """Return how answers are sampled as the key hashes it: nothing at the defaults, so that older evaluations keep their keys.
+
+    Evaluations are stored whose keys have both settings where one is not the default. A setting that comes later must be left out
+    at its own default.
+    """
+    if all(value == Evaluation.younger[name] for name, value in settings.items()):
         return {}
     return settings
 
