@@ -229,7 +229,7 @@ def test_too_many_invalid_verdicts_fail_the_cell() -> None:
 
 PAIRS: list[tuple[str, str | None]] = [
     (f"\\sum_{{i=1}}^{{{n}}} i^2", f"\\boxed{{{n * (n + 1) * (2 * n + 1) // 6 + off}}}")
-    for n in range(3, 33)
+    for n in range(3, 9)
     for off in (0, 1)
 ]
 """Sums need the algebra system, so they are decided in a process of the pool."""
