@@ -70,38 +70,39 @@ def _place_nodes(nodes: pd.DataFrame, pair: bool) -> pd.DataFrame:
 
 
 def _place_arrows(nodes: pd.DataFrame, edges: pd.DataFrame, pair: bool) -> pd.DataFrame:
-    """Add to each edge its ends (x, y and x2, y2), its label's place, the angle of its head and the receiver's verdict."""
-    points = nodes[["x", "y"]].to_numpy()
-    places = dict(zip(nodes["name"], points, strict=True))
+    """Add to each edge its place as `_place_arrow` gives it, and the receiver's verdict."""
+    places = dict(zip(nodes["name"], nodes[["x", "y"]].to_numpy(), strict=True))
     verdicts = nodes.set_index("name")["verdict"]
-    # In a circle of three or more the middles of arrows across it would meet
-    label_along, label_aside = (0.5, 0.3) if pair else (0.38, 0.2)
     arrows = []
     for edge in edges.to_dict("records"):
-        author, receiver = places[edge["author"]], places[edge["receiver"]]
-        to_receiver = receiver - author
-        length = float(np.hypot(*to_receiver))
-        along = to_receiver / length
-        aside = np.array([-along[1], along[0]])
-        across = 0.08 * aside  # keeps both directions apart
-        start = author + 0.45 * along + across
-        end = receiver - 0.45 * along + across
-        label = author + label_along * length * along + label_aside * aside
-        verdict = verdicts[edge["receiver"]]
-        angle = math.degrees(math.atan2(*along))
-        arrow = {
-            **edge,
-            "x": start[0],
-            "y": start[1],
-            "x2": end[0],
-            "y2": end[1],
-            "label_x": label[0],
-            "label_y": label[1],
-            "angle": angle,
-            "verdict": verdict,
-        }
-        arrows.append(arrow)
+        place = _place_arrow(places[edge["author"]], places[edge["receiver"]], pair)
+        arrows.append({**edge, **place, "verdict": verdicts[edge["receiver"]]})
     return pd.DataFrame(arrows).fillna({"used": 0.0})
+
+
+def _place_arrow(author: np.ndarray, receiver: np.ndarray, pair: bool) -> dict[str, float]:
+    """Return an arrow's ends (x, y and x2, y2), its label's place and the angle of its head in degrees. author, receiver: their
+    places, (2,) each."""
+    to_receiver = receiver - author
+    length = float(np.hypot(*to_receiver))
+    along = to_receiver / length  # (2,), of length 1
+    aside = np.array([-along[1], along[0]])
+    across = 0.08 * aside  # keeps both directions apart
+    start = author + 0.45 * along + across
+    end = receiver - 0.45 * along + across
+    # In a circle of three or more the middles of arrows across it would meet
+    label_along, label_aside = (0.5, 0.3) if pair else (0.38, 0.2)
+    label = author + label_along * length * along + label_aside * aside
+    angle = math.degrees(math.atan2(*along))
+    return {
+        "x": start[0],
+        "y": start[1],
+        "x2": end[0],
+        "y2": end[1],
+        "label_x": label[0],
+        "label_y": label[1],
+        "angle": angle,
+    }
 
 
 def _hidden_axis(field: str, reach: float) -> Figure:

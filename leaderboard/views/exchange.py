@@ -155,21 +155,27 @@ def _chart_network(regime: str, flows: pd.DataFrame, totals: pd.DataFrame, gains
     """
     totals = totals[totals["regime"] == regime].set_index("policy")
     of_variant = gains[gains["variant"] == regime]
-    own = of_variant.drop_duplicates("policy").set_index("policy")
     of_regime = flows[flows["regime"] == regime]
     sent = of_regime.groupby(["author", "receiver"])[["records", "used"]].sum()
     authors = sent.index.get_level_values("author")  # of a replay others than the policies too
     names = list(dict.fromkeys([*totals.index, *authors]))
+    nodes = _list_nodes(names, of_variant)
+    if sent.empty and len(totals) > 2:
+        nodes["gain"] += "\n" + pd.Series(_tell_received(totals))
+    edges = _list_edges(names, sent, totals)
+    return draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+
+
+def _list_nodes(names: Sequence[str], gains: pd.DataFrame) -> pd.DataFrame:
+    """Return the policies with their gain in words and its verdict; without words where it is not known. gains: of one regime."""
     nodes = pd.DataFrame({"name": names}).assign(gain="", verdict=INCONCLUSIVE)
+    own = gains.drop_duplicates("policy").set_index("policy")
     for place, policy in enumerate(names):
         if policy in own.index and pd.notna(own.loc[policy, "gain"]):
             verdict = own.loc[policy, "verdict"]
             gain = POINTS.text(own.loc[policy, "gain"])
             nodes.loc[place, ["gain", "verdict"]] = f"{gain} {SIGNS[verdict]}", verdict
-    if sent.empty and len(totals) > 2:
-        nodes["gain"] += "\n" + pd.Series(_tell_received(totals))
-    edges = _list_edges(names, sent, totals)
-    return draw_network(nodes, pd.DataFrame(edges), f"{regime}: who helps whom")
+    return nodes
 
 
 def _list_edges(names: Sequence[str], sent: pd.DataFrame, totals: pd.DataFrame) -> list[dict[str, object]]:
