@@ -13,6 +13,7 @@ if importlib.util.find_spec("openrlhf") is None:
 else:
     # Before torch and DeepSpeed are imported anywhere.
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="0", TORCHDYNAMO_DISABLE="1")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of the nodes that tests start themselves, too: docs/openrlhf.md
     import torch
 
     if not torch.cuda.is_available():
