@@ -67,8 +67,8 @@ def connect_to_cluster(devices: int | None = None, address: str | None = None, q
             options |= {"num_gpus": count, "num_cpus": count, "resources": {LOGICAL: 1}}
             options |= {"_system_config": {"prestart_worker_first_driver": False}}
             os.environ.pop(VISIBLE, None)  # Ray takes logical GPUs for some of these
-            # Ray's workers have nice 15. Here they compute the run itself: beside other work they would stand still for longer than
-            # `silence_seconds`, and count as hanging.
+            # Ray's workers have nice 15, with which they get hardly any of a core that another process wants. Here they compute the
+            # run itself, and its deadlines pass meanwhile.
             os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         # vLLM's process outlives an actor killed at its start; Ray ends it.
