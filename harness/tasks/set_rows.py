@@ -49,6 +49,7 @@ def _format_integer(answer: object) -> str:
 
 
 def math500_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
+    """Read a problem of MATH-500, whose source has a field for everything."""
     return SetProblem(
         id=raw["unique_id"],
         problem=raw["problem"],
@@ -97,6 +98,7 @@ def named_by_text(rows: Sequence[SetProblem]) -> list[SetProblem]:
 
 
 def gsm8k_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
+    """Read a problem of GSM8K. Its gold stands behind `####`, without the commas of thousands."""
     rationale, _, answer = raw["answer"].partition("####")
     return SetProblem(
         id=f"gsm8k/{'train' if 'train' in file else 'test'}/{place:04}",
@@ -146,6 +148,7 @@ def minerva_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
 
 
 def olympiad_row(raw: Mapping[str, Any], file: str, place: int) -> SetProblem:
+    """Read a problem of OlympiadBench. Its gold is the first of its final answers, without dollar signs and a full stop."""
     answer = str(raw["final_answer"][0]).replace("$", "").strip().rstrip(".")
     return SetProblem(
         id=str(raw["id"]),

@@ -229,7 +229,7 @@ def test_too_many_invalid_verdicts_fail_the_cell() -> None:
 
 PAIRS: list[tuple[str, str | None]] = [
     (f"\\sum_{{i=1}}^{{{n}}} i^2", f"\\boxed{{{n * (n + 1) * (2 * n + 1) // 6 + off}}}")
-    for n in range(3, 9)
+    for n in range(3, 33)
     for off in (0, 1)
 ]
 """Sums need the algebra system, so they are decided in a process of the pool."""
@@ -237,19 +237,20 @@ PAIRS: list[tuple[str, str | None]] = [
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("how", "parent"),
+    ("how", "parent", "count"),
     [
-        (signal.SIGKILL, False),
+        (signal.SIGKILL, False, 12),
         *(
-            pytest.param(how, parent, marks=pytest.mark.slow)
-            for how, parent in ((signal.SIGSTOP, False), (signal.SIGKILL, True), (signal.SIGSTOP, True))
+            pytest.param(how, parent, len(PAIRS), marks=pytest.mark.slow)
+            for how in (signal.SIGKILL, signal.SIGSTOP)
+            for parent in (False, True)
         ),
     ],
 )
-def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool) -> None:
+def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, parent: bool, count: int) -> None:
     verdicts: list[Verdict] = []
     with Verifier(workers=1).by(MATH._replace(wall_seconds=3.0)) as verifier:
-        asking = threading.Thread(target=lambda: verdicts.extend(verifier.verify(PAIRS)))
+        asking = threading.Thread(target=lambda: verdicts.extend(verifier.verify(PAIRS[:count])))
         asking.start()
         struck = 0
         while asking.is_alive() and not struck:
@@ -261,4 +262,4 @@ def test_killed_and_stopped_processes_change_no_verdict(how: signal.Signals, par
             time.sleep(0.05)
         asking.join(200)
     assert struck
-    assert [v.value for v in verdicts] == ["right", "wrong"] * (len(PAIRS) // 2)
+    assert [v.value for v in verdicts] == ["right", "wrong"] * (count // 2)
