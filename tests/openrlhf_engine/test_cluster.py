@@ -222,7 +222,7 @@ torch.version.cuda = "13.0"
 print("forbidden:", ray.cluster_resources()["GPU"], seams.uses_cpu_devices(), repr(os.environ["CUDA_VISIBLE_DEVICES"]))
 ray.shutdown()
 os.environ["CUDA_VISIBLE_DEVICES"] = "1"
-ray.init(num_cpus=1, num_gpus=1, resources={"accelerator_type:G": 1}, include_dashboard=False)
+ray.init(address="local", num_cpus=1, num_gpus=1, resources={"accelerator_type:G": 1}, include_dashboard=False)
 (node,) = inventory_of_cluster().nodes
 print("asked:", node.gpus, node.gpu_kind, node.gpu_memory // 2**20, seams.uses_cpu_devices())
 ray.shutdown()
