@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 ONE_THREAD = {
     "OMP_WAIT_POLICY": "passive",
@@ -92,6 +93,31 @@ def without_collection(*hidden: str) -> Iterator[None]:
             del sys.modules[name]
         gc.freeze()
         gc.enable()
+
+
+class _WithoutPandas:
+    """Finder of modules by which pandas is not there."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Find nothing. Raises ModuleNotFoundError for pandas."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def keep_arrow_from_pandas() -> None:
+    """Let Arrow, where it is in use and pandas is not, find no pandas: it looks once, when a first list becomes an array, and
+    imports it, a fifth of the time of a short command. `to_pandas` still makes a data frame. Not for the board: afterwards Arrow
+    takes a pandas Series for any other sequence."""
+    arrow = sys.modules.get("pyarrow")
+    if arrow is None or "pandas" in sys.modules:
+        return
+    finder: Any = _WithoutPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        arrow.array([])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 @contextmanager

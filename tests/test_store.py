@@ -420,6 +420,34 @@ def test_duckdb_tells_of_no_leak_where_what_it_made_is_frozen():
     assert done.stderr == ""
 
 
+NO_PANDAS = """
+import sys
+import pyarrow
+from harness.limits import keep_arrow_from_pandas
+if sys.argv[1] == "kept":
+    keep_arrow_from_pandas()
+table = pyarrow.table({"a": [1, None]})
+print("pandas" in sys.modules)
+print(table.to_pandas()["a"].tolist())
+"""
+
+
+@pytest.mark.parametrize(("kept", "taken"), [("kept", False), ("left", True)])
+def test_arrow_takes_pandas_along_only_where_it_is_let(kept, taken):
+    """A quarter of a second in every command; a data frame that is asked for is made all the same."""
+    run = [sys.executable, "-c", NO_PANDAS, kept]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split("\n") == [str(taken), "[1.0, nan]", ""]
+
+
+def test_a_table_is_shown_without_pandas(results: Path) -> None:
+    code = "import atexit, sys; from harness.cli import main\n"
+    code += "atexit.register(lambda: print('pandas' in sys.modules, file=sys.stderr)); main()"
+    run = [sys.executable, "-c", code, "show", "synthetic-small", "--results", str(results)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "False"), done
+
+
 def test_used_is_a_share_of_the_other_policies_answers(tmp_path: Path) -> None:
     """Not of those that arrived: a regime that sends right answers alone looked as if it used most of them, and copies of a
     spammer as if hardly any were used."""

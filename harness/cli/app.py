@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 import harness
+from harness.limits import keep_arrow_from_pandas
 
 # By heading and name: function and module, imported when called; what it does; an example
 COMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
@@ -58,7 +59,9 @@ class _Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         place, _, example = self.data[name]
         alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name, epilog=f"Example: harness {example}")(resolve_name(f"harness.cli.{place}"))
+        function = resolve_name(f"harness.cli.{place}")  # imports what the command needs
+        keep_arrow_from_pandas()
+        alone.command(name, epilog=f"Example: harness {example}")(function)
         command = typer.main.get_command(alone)
         _name_values(command)
         return command

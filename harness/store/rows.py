@@ -297,10 +297,15 @@ _TYPES: dict[Any, pa.DataType] = {
     list[float]: pa.list_(pa.float32()),
     dict[str, str]: pa.map_(pa.string(), pa.string()),
 }
-SCHEMAS: dict[str, pa.Schema] = {
-    name: pa.schema([(field, _TYPES[get_type_hints(row)[field]]) for field in row.__struct_fields__])
-    for name, row in TABLES.items()
-}
+
+
+def _schema_of(row: type[Row]) -> pa.Schema:
+    """Return the Arrow schema of a row, its columns in the order of the fields."""
+    kinds = get_type_hints(row)  # evaluates every annotation: once for a row, not for each of its columns
+    return pa.schema([(field, _TYPES[kinds[field]]) for field in row.__struct_fields__])
+
+
+SCHEMAS: dict[str, pa.Schema] = {name: _schema_of(row) for name, row in TABLES.items()}
 """By table. Everything is nullable; NaN is stored as null."""
 
 

@@ -38,7 +38,7 @@ from harness.errors import (
 )
 from harness.files import TEMPORARY, guard_changes, is_full, remove_path
 from harness.learning import registry
-from harness.limits import UNUSED, without_collection
+from harness.limits import UNUSED, keep_arrow_from_pandas, without_collection
 from harness.session.cell.log import log_of, log_output, trim_log
 from harness.session.cell.manifests import BaseCheckpoint, label_of, manifest_of, mark_state
 from harness.session.suite.lock import hold_for_change
@@ -240,6 +240,7 @@ class Worker(logging.Handler):
         verifier = Verifier(workers=1)
         with contextlib.suppress(Exception), without_collection(*UNUSED):  # the job says it
             import harness.session.cell.cell  # noqa: F401  for those who import it later
+        keep_arrow_from_pandas()
         while not self._stopped.is_set() and (job := self._jobs.get()) is not None:
             self._job = job
             try:
