@@ -174,6 +174,7 @@ OF_A_RUN = ("placed_cells", "current_cells")
 
 def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
     """Make the empty tables of journals, those of cells and suites, the scores, and the views over them."""
+    connection.begin()  # one write to the disk, not one for each table
     for name, schema in SCHEMAS.items():
         connection.register("empty", schema.empty_table())
         connection.execute(f"CREATE TABLE {name} AS SELECT '' AS suite, '' AS cell, * FROM empty")
@@ -182,6 +183,7 @@ def create_tables(connection: duckdb.DuckDBPyConnection) -> None:
     for name, select in VIEWS.items():
         connection.execute(f"CREATE VIEW {name} AS {select}")
     connection.execute("INSERT INTO about VALUES (?)", [schema_version()])
+    connection.commit()
 
 
 def schema_version() -> str:
