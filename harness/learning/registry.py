@@ -100,9 +100,10 @@ def _check_shares(name: str, shares: object) -> None:
     try:
         for kind in shares - SHIPPED:
             require_bounded(kind)
+        # A decoder of all of them is made only to be refused here: types that cannot be told apart in a message
         msgspec.msgpack.Decoder(Union[tuple(SHIPPED | shares)])  # noqa: UP007  # the types are known only now
     except (TypeError, ValueError) as error:
-        said = str(error).partition(" - type ")[0]
+        said = str(error).partition(" - type ")[0]  # without the union of all types, which msgspec writes behind it
         raise PluginError(f"{name} shares a record that cannot travel: {said}") from None
 
 
@@ -217,16 +218,16 @@ def _describe_regime(name: str, origin: str) -> RegimeInfo:
     module = sys.modules[regime.__module__]
     shares = sorted(kind.__name__ for kind in regime.shares)
     return RegimeInfo(
-        name,
-        origin,
-        _first_line(regime.__doc__),
-        _first_line(module.__doc__),
-        status,
-        tuple(shares),
-        tuple(sorted(instance.needs)),
-        options,
-        searched,
-        regime.old_logprobs,
+        name=name,
+        origin=origin,
+        summary=_first_line(regime.__doc__),
+        source=_first_line(module.__doc__),
+        status=status,
+        shares=tuple(shares),
+        needs=tuple(sorted(instance.needs)),
+        options=options,
+        spaces=searched,
+        old_logprobs=regime.old_logprobs,
     )
 
 

@@ -384,8 +384,8 @@ class Comparison:
     """What is known of the regimes on one panel, or on the mean of all.
 
     difference, p: as in `FamilyTests`. gains, gain_p: over each regime's reference, NaN without one. corrected: lower and
-    upper end of the interval that leaves out 0 exactly where `gain_p` <= ALPHA. level: of that interval before any test
-    is rejected. detectable: the smallest gain found at that level with 80 % power. groups: letters of tie groups. best:
+    upper end of the interval that leaves out 0 exactly where `gain_p` <= ALPHA. planned_level: of that interval before any
+    test is rejected. detectable: the smallest gain found at that level with 80 % power. groups: letters of tie groups. best:
     whether a regime cannot be told from the best mean. uneven: whether the gain's mean over panels would mislead. Means,
     gains and intervals are fractions.
     """
@@ -396,7 +396,7 @@ class Comparison:
     gains: Estimate
     gain_p: ByRegime
     corrected: Float[np.ndarray, "2 regimes"]
-    level: ByRegime
+    planned_level: ByRegime
     margin: float
     detectable: Array
     groups: tuple[str, ...]
@@ -420,13 +420,18 @@ def compare_regimes(
     """
     if withheld is None:
         withheld = np.full(scores.shape[:2], "", dtype=object)
-    # A regime that is absent from a panel is no reason to take the panel's mean out of the family
+    # A regime that is absent from a panel has no reason in `withheld`, and looks free. Where the verdict on another regime is
+    # withheld, the absent one does not count as free: the panel would have a verdict that no regime there has. Elsewhere it counts,
+    # so that its absence does not take the panel's mean out of the family.
     present = ~np.isnan(scores).all(axis=-1)  # (panels, regimes)
     free = withheld == ""
     known = present | free.all(axis=-1, keepdims=True)
     tests = compute_family_tests(scores, noise, references, free & known, chosen)
+    # Any of the reasons on the panels of the mean: the empty text is the smallest
     reason_on_mean = withheld[tests.inside].max(axis=0, initial="")  # (regimes,)
     reasons = np.vstack([withheld, reason_on_mean])
+    # An uncorrected test of the panels' spread is enough to doubt a mean, so that no EQUIVALENT stands over gains that cancel out;
+    # that the panels differ is said only where the corrected one (`spread_p`) tells it
     told_apart = np.asarray(tests.spread <= ALPHA)
     differs = _gains_beyond_margin(tests, references, margin) & told_apart
     comparisons = []
@@ -479,8 +484,8 @@ def _compare_on_panel(
     without_reference = np.array([reference is None for reference in references], dtype=bool)
     blank = without_reference | (gains.n == 0)
     gains = _blank_out(gains, blank)
-    level = np.where(blank, np.nan, tests.level[panel, rows, columns])
-    untested = np.isnan(level)
+    interval_level = np.where(blank, np.nan, tests.level[panel, rows, columns])
+    untested = np.isnan(interval_level)
     planned = np.where(untested, np.nan, tests.planned[panel][rows, columns])
     gain_p = np.where(untested, np.nan, p[rows, columns])
     detectable = minimum_detectable(gains.error, gains.n, level=planned)
@@ -505,8 +510,8 @@ def _compare_on_panel(
         p=p,
         gains=gains,
         gain_p=gain_p,
-        corrected=_interval_at_level(gains, level),
-        level=planned,
+        corrected=_interval_at_level(gains, interval_level),
+        planned_level=planned,
         margin=margin,
         detectable=detectable,
         groups=groups,

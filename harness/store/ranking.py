@@ -30,7 +30,11 @@ from harness.store.sentences import joined, write_doubt, write_rate, write_sente
 from harness.store.statistic import STATISTICS, Pair, TableRow, to_bounds, to_number
 from harness.store.table import MEAN, compare_rows
 
-# What a heading says: all of every choice, or of the opening choice alone; its first sentence and what stands beside it; nothing
+# Of which choices of policy, benchmark and metric a heading speaks:
+# everything: of each policy and metric, on all benchmarks together and, where there are several, on each
+# opening: of the first policy on all benchmarks together, by each metric
+# first: of the same by the first metric alone, in its sentence, without the tables beside it
+# nothing: of none
 Said = Literal["everything", "opening", "first", "nothing"]
 # Of fewer seeds a bootstrap interval comes out far too narrow
 MIN_RUNS = 5
@@ -41,6 +45,8 @@ _RANKED = (
     "seeds", "paired_seeds", "accuracy", "interval", "gain", "gain_interval", "gain_corrected_interval", "baseline", "gain_p",
     "tie_group", "detectable", "seeds_needed", "verdict",
 )  # fmt: skip
+# The fields are statistics of the table: each is declared once, in `STATISTICS`. A type checker cannot read `defstruct`, so for
+# it there is a class of the same name.
 if TYPE_CHECKING:
 
     class Rank(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +99,9 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
-    """A regime over all groups and benchmarks. iqm: the interquartile mean of its runs. better: probability that a run beats
-    one of the baseline. Intervals are None for fewer than MIN_RUNS seeds and where all resamples agree."""
+    """A regime over all groups and benchmarks. tasks: how many panels; the name is that of stored JSON. iqm: the interquartile
+    mean of its runs. better: probability that a run beats one of the baseline. Intervals are None for fewer than MIN_RUNS seeds
+    and where all resamples agree."""
 
     regime: str
     seeds: int
@@ -309,6 +316,7 @@ def _choose_panels(
     rows: Sequence[SeedRow], panels: Sequence[Place], comparisons: Mapping[Place | None, Comparison]
 ) -> tuple[list[Place], dict[Place, str]]:
     """Choose the panels that are in the mean: those with a verdict, or all where none has one, without groups that hold another.
+    Where some of these have FEWEST_SEEDS paired seeds or more, panels with fewer are left out.
 
     Returns them, and the others with the reason.
     """
@@ -316,18 +324,18 @@ def _choose_panels(
     apart = [panel for panel in panels if panel not in holding]
     no_verdict = {*WITHHELD, BASELINE, ALONE}
     judged = [panel for panel in apart if not no_verdict.issuperset(comparisons[panel].verdicts)]
-    used = judged or apart
+    candidates = judged or apart
     # Of a suite that runs seed by seed, a group with one seed would leave one seed to all: a mean is over seeds that are everywhere
-    repeated = [panel for panel in used if _count_paired_seeds(comparisons[panel]) >= FEWEST_SEEDS]
-    used = repeated or used
+    repeated = [panel for panel in candidates if _count_paired_seeds(comparisons[panel]) >= FEWEST_SEEDS]
+    used = repeated or candidates
     withheld = {(row.group, row.task): row.withheld for row in rows if row.withheld}
     excluded: dict[Place, str] = {}
     for panel in panels:
         if panel in holding:
             excluded[panel] = holding[panel]
         elif panel not in used:
-            one = repeated and panel in (judged or apart)
-            why = ONE_SEED if one else withheld.get(panel, NOTHING_PAIRED)
+            has_too_few = panel in candidates  # left out for its seeds alone
+            why = ONE_SEED if has_too_few else withheld.get(panel, NOTHING_PAIRED)
             excluded[panel] = why.removeprefix("withheld: ")
     return used, excluded
 
@@ -459,7 +467,8 @@ def _interval_if_enough(interval: BootstrapInterval, runs: int) -> Pair | None:
 def make_heading(snapshot: Snapshot, suite: str, margin: float = MARGIN, said: Said = "everything") -> Heading:
     """Make the sentences for each choice of policy, task and metric, the opening one first.
 
-    margin: of the verdicts. said: how much; what is not said is not computed.
+    margin: the largest effect that the verdicts count as none, a fraction. said: of which choices; tables that a brief page lacks
+    are not computed for it. Claims, starts and processors are, for every page has them.
     """
     whole = said in ("everything", "opening")
     sentences: list[Headline] = []
@@ -516,7 +525,7 @@ def _speak_of_choices(
 def _list_choices(by_choice: Mapping[tuple[str, str], Sequence[SeedRow]], said: Said) -> list[tuple[str, str, str]]:
     """Return policy, benchmark and metric of each choice that is spoken of: the mean before policies, all benchmarks before each.
 
-    by_choice: a suite's rows by policy and metric. said: of the opening choice only the first policy; else the first choice alone.
+    by_choice: a suite's rows by policy and metric. said: see `Said`.
     """
     rows = chain.from_iterable(by_choice.values())
     tasks = list(dict.fromkeys(row.task for row in rows))

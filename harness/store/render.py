@@ -33,6 +33,7 @@ from harness.store.text_page import Cell, TextPage, drop_empty_columns, escape_c
 from harness.store.tuning_table import TuningResults
 
 Rows = Sequence[ShowRow]
+# Columns behind the names that a table keeps even where they are wider than the page
 _LEAST = 3
 _COLOURS = {GAINS: "green", LOSES: "red"}
 MEASURED = """no cells; the query for `harness sql` that shows what `harness eval` measured:
@@ -116,7 +117,7 @@ class _ResultsPage(TextPage):
         """Print every policy and metric of a suite, with all that is said of them."""
         if not rows:
             self.say(MEASURED if suite == EVALUATIONS else "no finished cells yet")
-            self._print_beside_papers(head)
+            self._print_starts_and_gaps(head)
             return
         opening = []
         for headline in head.sentences:
@@ -133,7 +134,7 @@ class _ResultsPage(TextPage):
         self._print_by_task(head.task_rewards, head.task_help)
         for metric, across in head.across.items():
             self._print_across(metric, across)
-        self._print_beside_papers(head)
+        self._print_starts_and_gaps(head)
         self.say(
             "gain: paired by seed with the baseline at the same rollout budget (Student t). used: share of the other policies' "
             f"answers that gave a gradient. {explain_verdicts(head.margin)}",
@@ -181,7 +182,7 @@ class _ResultsPage(TextPage):
         differing = {(row.group, row.task, row.regime) for row in means if row.verdict == DIFFERS_POLICIES}
         self._print_roles([role for role in head.roles if (role.group, role.task, role.regime) in differing])
         self._print_retention([row for row in head.retention if row.policy == MEAN and row.metric == first.metric])
-        self._print_beside_papers(msgspec.structs.replace(head, starts=[]))
+        self._print_starts_and_gaps(msgspec.structs.replace(head, starts=[]))
 
     def _print_matrix(self, means: Rows, metric: str, margin: float) -> bool:
         """Print a line for each regime and a column for each panel; return whether there are several panels, and they fit."""
@@ -327,10 +328,11 @@ class _ResultsPage(TextPage):
             if not (statistic.numeric or statistic.interval_of):
                 words.append(place)
         self.print_as_it_is(make_pipe_table(heads, lines, len(names), words))
-        self._print_beside_papers(head)
+        self._print_starts_and_gaps(head)
 
-    def _print_beside_papers(self, head: Heading) -> None:
-        """Print what a reader of a paper looks for: the starts, cells that are missing, processors of several kinds."""
+    def _print_starts_and_gaps(self, head: Heading) -> None:
+        """Print accuracies before and after the supervised starts, the cells that are missing, and whether processors of several
+        kinds were used."""
         heads = ("policy", "when", "strict", "lenient", "answers", "seeds")
         for (group, task, metric), stages in groupby(head.starts, key=attrgetter("group", "task", "metric")):
             title = f"{group}: {task}, {metric}; before the supervised start, after it, and after RL; accuracy in %"

@@ -349,9 +349,9 @@ def seeds_needed(row: TableRow) -> int | None:
     """So many would show a gain as large as the margin with 80 % power, if seeds go on to differ as these do."""
     comparison = row.comparison
     error = row.comparison.gains.error[row.place]
-    if np.isnan(error + comparison.level[row.place]) or comparison.margin <= 0:
+    if np.isnan(error + comparison.planned_level[row.place]) or comparison.margin <= 0:
         return None
-    level = float(comparison.level[row.place])
+    level = float(comparison.planned_level[row.place])
     return seeds_to_detect(float(error * np.sqrt(comparison.gains.n[row.place])), comparison.margin, level=level)
 
 

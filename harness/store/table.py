@@ -26,7 +26,9 @@ from harness.statistics import (
 from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, INCONCLUSIVE
 from harness.statistics.crossed import CrossedEstimate
 from harness.statistics.policies import MemberScores, find_policy_differences
-from harness.store import pace_statistics as pace_statistics  # declares them
+from harness.store import (
+    pace_statistics as pace_statistics,
+)  # for its effect: it fills STATISTICS
 from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_equal_cost, judge_found
 from harness.store.finished import (
     BySeed,
@@ -66,6 +68,7 @@ def compare_rows(
     """
     axes = _Axes.of_rows(rows)
     scores, noise, withheld = _gather_scores(rows, axes)
+    # All rows of a regime have one baseline, and the regimes come here in the order of `axes.regimes`
     baselines = {row.regime: axes.regimes.get(row.baseline or "") for row in rows}
     references = list(baselines.values())
     inside = np.array([chosen is None or place in chosen for place in axes.panels])
@@ -117,7 +120,7 @@ def _gather_scores(
         seed = axes.seeds[row.seed]
         scores[panel, regime, seed] = row.accuracy
         noise[panel, regime, seed] = row.noise
-        withheld[panel, regime] = row.withheld
+        withheld[panel, regime] = row.withheld  # the same for all seeds of a regime on a panel
     return scores, noise, withheld
 
 

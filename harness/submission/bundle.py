@@ -348,6 +348,7 @@ def _write_members(bundle: Path, members: Mapping[str, bytes], suite: str, folde
     if index.suite != suite:
         raise UsageError(f"{bundle}: {suite}/{INDEX}: suite: {index.suite!r} in the folder of {suite!r}")
     named = {f"{suite}/{name}" for name in index.files} | {f"{suite}/{INDEX}"}
-    for name in sorted(named ^ members.keys()):
-        problem = "absent" if name in named else f"not in {INDEX}"
-        raise UsageError(f"{bundle}: {name}: {problem}")
+    strange = sorted(named ^ members.keys())
+    if strange:
+        problem = "absent" if strange[0] in named else f"not in {INDEX}"
+        raise UsageError(f"{bundle}: {strange[0]}: {problem}")

@@ -169,7 +169,8 @@ def describe_settings(suite: Suite) -> str:
 
 
 def _whose_settings(variant: Variant, suite: Suite) -> str:
-    """Return whose settings a variant has, empty for tuned copies and the baseline."""
+    """Return whose settings a variant has. Empty for tuned copies, for the baseline, and for other variants of its regime that
+    change nothing."""
     if variant.regime not in registry.installed():
         return ABSENT
     if suite.tune is not None and tuned_from(variant.name, {other.name for other in suite.regimes}):

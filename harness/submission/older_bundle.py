@@ -100,9 +100,10 @@ def _read_cells(suite: str, root: Path) -> tuple[dict[str, Manifest], dict[str, 
             tables[folder.name] = check_tables(manifest, folder, report)
         except StoreError as error:
             report.refused.append(str(error))  # behind what caused it
-        for problem in report.refused:
-            raise StoreError(problem)
-        for name in sorted(tables[folder.name].keys() - {*TABLES}):
-            raise StoreError(f"{folder}: {name}: no table that a bundle has")
+        if report.refused:
+            raise StoreError(report.refused[0])
+        unknown = sorted(tables[folder.name].keys() - {*TABLES})
+        if unknown:
+            raise StoreError(f"{folder}: {unknown[0]}: no table that a bundle has")
         manifests[folder.name] = manifest
     return manifests, tables

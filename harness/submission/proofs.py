@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from harness.errors import DataError, PluginError, StoreError, SuiteError, UsageError
+from harness.learning import registry
 from harness.session.cell.manifests import bases_of, label_of, manifest_of, suite_file
 from harness.session.suite.validation import validate_suite
 from harness.store.manifest import ORIGIN, Manifest, PolicyEntry, Provenance, SuiteFile, read_sealed, read_suite
@@ -282,13 +283,7 @@ def check_suite(submission: SubmittedBundle) -> str:
         list_public_tasks(theirs)
     except UsageError as error:
         raise submission.fault(error, place, "config") from None
-    with suppress(PluginError):  # a regime that is not installed here has options that cannot be checked
-        try:
-            if validate_suite(theirs, place) != theirs:
-                raise submission.fault("options that are not resolved", place, "config.regimes")
-        except SuiteError as error:
-            if not isinstance(error.__cause__, PluginError) and "unknown regime" not in error.problem:
-                raise submission.fault(error.problem, f"{place}: {error.path}") from None
+    _check_regimes(submission, place)
     whole = suite_file(theirs, [])
     since = submission.file.claims.since  # when they were stated cannot be derived
     whole = msgspec.structs.replace(whole, claims=msgspec.structs.replace(whole.claims, since=since))
@@ -304,6 +299,23 @@ def check_suite(submission: SubmittedBundle) -> str:
     as_written = comparable_suite(theirs.model_copy(update={"regimes": untuned}))
     submission.require_same(as_written, comparable_suite(ours), f"{place}: altered: config", "the shipped suite has")
     return f"{submission.suite}, as it is shipped"
+
+
+def _check_regimes(submission: SubmittedBundle, place: str) -> None:
+    """Check the options of each regime that is installed here. place: of the suite's file. Raises UsageError."""
+    theirs = submission.resolved
+    installed = registry.installed()
+    for i, variant in enumerate(theirs.regimes):
+        if variant.regime not in installed:
+            continue
+        alone = theirs.model_copy(update={"regimes": [variant]})
+        try:
+            resolved = validate_suite(alone, place)
+        except SuiteError as error:
+            where = error.path.replace("regimes[0]", f"regimes[{i}]", 1)
+            raise submission.fault(error.problem, f"{place}: {where}") from None
+        if resolved != alone:
+            raise submission.fault("options that are not resolved", place, f"config.regimes[{i}]")
 
 
 def comparable_suite(suite: Suite) -> Any:
@@ -418,10 +430,11 @@ def check_questions(submission: SubmittedBundle) -> str:
             own = [row for row in rows if row["policy"] == policy.name]
             steps = {row["checkpoint_step"] for row in own}
             step = last_steps.get(key, 0)
-            also = {PUBLISHED} if manifest.kind == "base" else set()
-            if step not in steps or steps - also - {step}:
-                strange = min(steps - also - {step}, default=None)
-                raise submission.fault(f"of step {strange}; the suite evaluates step {step}", place)
+            may_be = {step, PUBLISHED} if manifest.kind == "base" else {step}
+            strange = steps - may_be
+            if strange or step not in steps:
+                said = min(strange, default=None)
+                raise submission.fault(f"of step {said}; the suite evaluates step {step}", place)
             given = _gather_golds(own)
             _take_over_golds(asked, given)
             _check_answers(submission, place, given, steps, asked)
@@ -476,7 +489,7 @@ def _check_answers(
         for question, gold in asked.golds[task].items():
             for step in steps:
                 wanted[_AnswerPlace(task, metric, repeat, question, step)] = gold
-    differing = sorted(dict(given.items() ^ wanted.items()))
+    differing = sorted(answer for answer in given.keys() | wanted.keys() if given.get(answer) != wanted.get(answer))
     if differing:
         raise submission.fault(_describe_difference(differing[0], given, wanted), place)
 

@@ -173,8 +173,9 @@ def check_repeatable(manifest: Manifest, place: str) -> None:
     for policy in manifest.config["group"]["policies"]:
         absent = not str(policy["model"]).startswith("micro/") and not policy.get("revision")
         faults[f"the model {policy['model']} is not in the bundle"] = absent
-    for problem in (problem for problem, wrong in faults.items() if wrong):
-        raise UsageError(f"{place}: {problem}")
+    problems = [problem for problem, is_so in faults.items() if is_so]
+    if problems:
+        raise UsageError(f"{place}: {problems[0]}")
 
 
 def train_and_compare(

@@ -46,9 +46,12 @@ class LmEvalTask(TaskSource):
         """Return the task with lm-eval's own settings: its stop strings and its longest answer."""
         with _reading_task(self._bare):
             settings = self._config.get("generation_kwargs") or {}
-            until = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
-            until = (until,) if isinstance(until, str) else tuple(map(str, until or ()))  # none: its end token alone
-            if (length := int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH)) < 1:
+            stated = settings.get("until", self._config.get("fewshot_delimiter", "\n\n"))
+            if isinstance(stated, str):
+                stated = (stated,)
+            until = tuple(map(str, stated or ()))  # none: an answer ends by its end token alone
+            length = int(settings.get("max_gen_toks") or settings.get("max_tokens") or LENGTH)
+            if length < 1:
                 raise ValueError(f"answers of {length} tokens")
         return Task(
             name=self.name,
@@ -105,10 +108,11 @@ def _without_places(setting: Any) -> Any:
 
 
 def _task_folders() -> tuple[str, ...]:
-    """Return folders with own tasks, as HARNESS_LM_EVAL names them."""
+    """Return the folders that HARNESS_LM_EVAL_TASKS names. Raises PluginError where one is absent."""
     folders = tuple(folder for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder)
-    for absent in (folder for folder in folders if not Path(folder).is_dir()):
-        raise PluginError(f"{VARIABLE}: {absent}: no such folder")
+    absent = [folder for folder in folders if not Path(folder).is_dir()]
+    if absent:
+        raise PluginError(f"{VARIABLE}: {absent[0]}: no such folder")
     return folders
 
 
@@ -122,8 +126,10 @@ def _task_manager(folders: tuple[str, ...]) -> Any:
 
 
 def _manager_of(name: str) -> Any:
+    """Return lm-eval's index of the user's own folders where it has the task, else that of its shipped tasks."""
     folders = _task_folders()
-    return _task_manager(folders if folders and name in _task_manager(folders).task_index else ())
+    is_own = folders and name in _task_manager(folders).task_index
+    return _task_manager(folders if is_own else ())
 
 
 def _config_of(name: str) -> dict[str, Any]:
@@ -166,7 +172,7 @@ def _reading_task(name: str) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _build_task(name: str, folders: tuple[str, ...]) -> tuple[Any, list[Any]]:
-    """Task and documents: some tasks shuffle choices whenever these are asked."""
+    """Load a task and its documents, once: some tasks shuffle choices whenever they are asked for documents."""
     before = random.getstate()
     random.seed(0)  # lm-eval's
     try:

@@ -107,7 +107,7 @@ def _spellings_of_value(values: list[str], rounded: bool) -> tuple[str, ...] | N
     last = without_adverb(values[-1])
     if not all(_sides_agree(value, last, rounded) for value in values[:-1]):
         return None
-    is_exact = rounded and len(values) > 1 and parse_decimal(values[0]) is None
+    is_exact = rounded and len(values) > 1 and count_decimal_places(values[0]) is None
     exact = values[0] if is_exact else last
     return (last,) if exact == last else (last, exact)
 
@@ -136,7 +136,7 @@ def without_qualifier(text: str) -> str:
     return text[: found.start()].strip(" ,")
 
 
-def parse_decimal(text: str) -> int | None:
+def count_decimal_places(text: str) -> int | None:
     """Return how many digits a decimal has behind its point; None where the text is no decimal or whole number."""
     numeral = parse_numeral(text)
     return numeral.places if numeral else None
@@ -185,8 +185,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     if sum_of_numbers:
         end = parse_numeral(right)
         return end is not None and sum_of_numbers == end.value
-    (ours, phrase) = split_unit(_without_words(left))
-    (theirs, _) = split_unit(_without_words(right))
+    ours, phrase = split_unit(_without_words(left))
+    theirs, _ = split_unit(_without_words(right))
     if phrase.factor != 1:
         return False
     first = read_expression(ours)
@@ -202,8 +202,8 @@ def _sides_agree(left: str, right: str, rounded: bool) -> bool:
     end = value_without_symbols(last)
     if value is None or end is None:
         return False
-    places = parse_decimal(theirs)
-    rounded = rounded and places is not None and parse_decimal(ours) is None
+    places = count_decimal_places(theirs)
+    rounded = rounded and places is not None and count_decimal_places(ours) is None
     return are_near(value, end) or (rounded and are_near(value, end, Fraction(1, 2 * 10 ** (places or 0))))
 
 

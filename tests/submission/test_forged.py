@@ -80,6 +80,19 @@ def more_questions(f: Forgery) -> None:
     f.table(f.cell("sgt", 1), "samples", with_more)
 
 
+def _behind_a_strange_regime(**options: object) -> Forge:
+    """Other options of `sgt`, behind a regime that nobody here has."""
+
+    def changed(variant: dict[str, object]) -> dict[str, object]:
+        return {**variant, "options": {**variant["options"], **options}} if variant["regime"] == "sgt" else variant
+
+    def forge(f: Forgery) -> None:
+        regimes = [changed(variant) for variant in f.file.config["regimes"]]
+        f.suite(lambda s: replace(s, config={**s.config, "regimes": [{"regime": "nobodys"}, *regimes]}))
+
+    return forge
+
+
 def nested(f: Forgery) -> None:
     value: dict[str, object] = {}
     for _ in range(450):
@@ -164,6 +177,9 @@ FORGERIES: dict[str, tuple[Forge, str, str]] = {
         _training(learning_rate=0.001), "keys", "manifest: config.training.learning_rate: 0.0001 where the suite gives 0.001",
     ),
     "altered options": (_manifest(options={"lambda": 1.0}), "keys", "manifest: options.lambda"),
+    "options behind a strange regime": (
+        _behind_a_strange_regime(**{"lambda": -1.0}), "suite", r"suite.json: regimes\[3\].lambda: ",
+    ),
     "shipped name": (shipped_name, "suite", "altered: .* where the shipped suite has"),
     "foreign code version": (
         _provenance(code_version="0.1.0+000000000000"), "keys", "code_version.*not of the results versions",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from harness.engines.embedded.presets import PRESETS
+from harness.errors import SuiteError
 from harness.session.cell.manifests import manifest_of, mark_state
 from harness.session.policy import micro_spec
 from harness.session.suite.prepare import prepare_named
@@ -105,3 +107,22 @@ def test_the_share_of_a_missing_skill_as_a_number() -> None:
     assert spec.mixture.strong_cot == PRESETS["trap"].strong_cot
     assert spec.key != micro_spec(plain, 1, "portable").key
     assert "weak_cot 0.003" in spec.title
+
+
+ALONE = """
+groups:
+  - name: pair
+    policies: [{name: a, model: micro/llama}, {name: b, model: micro/qwen}]
+  - name: solo
+    policies: [{name: a, model: micro/llama}]
+regimes: [independent, REGIME]
+seeds: [1]
+"""
+
+
+def test_a_regime_need_fit_only_the_groups_it_runs_in(tmp_path: Path) -> None:
+    prepared = prepare_text(tmp_path, ALONE.replace("REGIME", "{regime: naive, only_in: [pair]}"))
+    labels = {cell.label for cell in prepared.all_cells}
+    assert labels == {"pair/independent/1", "pair/naive/1", "solo/independent/1"}
+    with pytest.raises(SuiteError, match=r"groups\[1\]\.policies: 'naive' shares experience"):
+        prepare_text(tmp_path, ALONE.replace("REGIME", "naive"))

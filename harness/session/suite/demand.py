@@ -19,7 +19,8 @@ MICRO_PROMPT_TOKENS = {None: 24, "raw": 24, "zero-shot": 96, "few-shot": 320}
 LADDER_PROMPT_TOKENS = 96
 # Second-round answers per own rollout: a prior (at most one)
 HINTED = 0.25
-# Rollouts of dynamic sampling per kept one, as 67.9 GPU-hours to 29.9 in arXiv 2609.37868, table 5: a prior (at most `rounds`)
+# Rollouts that dynamic sampling throws away per kept one: 67.9 GPU-hours over 29.9 in arXiv 2609.37868, table 5, less the kept
+# one. A prior, and at most `rounds`
 REPLACED = 1.3
 
 

@@ -95,10 +95,42 @@ class ModelSettings:
 
 
 SETTINGS_BY_SIZE = (
-    ModelSettings(5e7, 1e-4, 1e-3, 16, 8, 45, {"micro": 44, "other": 128}),
-    ModelSettings(5e8, 1e-6, 5e-5, 8, 8, 40, {"micro": 96, "gsm8k": 256, "other": 384}),
-    ModelSettings(2e9, 1e-6, 3e-5, 16, 8, 60, {"micro": 192, "gsm8k": 400, "other": 1024}),
-    ModelSettings(float("inf"), 1e-6, 1e-5, 64, 8, 60, {"micro": 512, "gsm8k": 768, "other": 3072}),
+    ModelSettings(
+        parameters=5e7,
+        full_rate=1e-4,
+        lora_rate=1e-3,
+        prompts=16,
+        rollouts=8,
+        steps=45,
+        tokens={"micro": 44, "other": 128},
+    ),
+    ModelSettings(
+        parameters=5e8,
+        full_rate=1e-6,
+        lora_rate=5e-5,
+        prompts=8,
+        rollouts=8,
+        steps=40,
+        tokens={"micro": 96, "gsm8k": 256, "other": 384},
+    ),
+    ModelSettings(
+        parameters=2e9,
+        full_rate=1e-6,
+        lora_rate=3e-5,
+        prompts=16,
+        rollouts=8,
+        steps=60,
+        tokens={"micro": 192, "gsm8k": 400, "other": 1024},
+    ),
+    ModelSettings(
+        parameters=float("inf"),
+        full_rate=1e-6,
+        lora_rate=1e-5,
+        prompts=64,
+        rollouts=8,
+        steps=60,
+        tokens={"micro": 512, "gsm8k": 768, "other": 3072},
+    ),
 )
 
 
@@ -107,7 +139,7 @@ def write_draft(
 ) -> str:
     """Return the text of a suite. findings: what was measured, which comes before what sizes suggest. file: where the suite will
     be, by default NAME.yaml. Raises UsageError, PluginError."""
-    pairs = [_tasks_of(name) for name in _tasks_to_train(task, findings)]
+    pairs = [_tasks_of(trained) for trained in _tasks_to_train(task, findings)]
     training, evaluation = pairs[0]
     read = _read_models(models)
     largest = max(model.parameters for model in read)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Questions of the step that is timed
 TIMED = 4
-# The fewest and the most of a suite
+# The fewest and the most training steps of a drafted suite
 STEPS = (16, 200)
 
 
@@ -47,7 +47,7 @@ def measure_pace(suite: Suite, source: str) -> float:
 
     with TemporaryDirectory() as results:
         prepared = prepare_suite(suite, source, Path(results))
-    cell = prepared.all_cells[0]
+    cell = prepared.all_cells[0]  # of the first regime of a draft, `independent`, which is its baseline
     demand = demand_of(cell, prepared.resolved)
     options: dict[str, Any] = {name: suite.engine_options.get(name) for name in ("dtype", "lora")}
     kind = next((node.gpu_kind for node in inventory.inventory_of_machine().nodes if node.gpus), CORE)
@@ -78,15 +78,18 @@ def _time_step(engine: EmbeddedEngine, cell: Cell, prompts: Sequence[Prompt]) ->
     answers = []
     for prompt, row in zip(prompts, drawn, strict=True):
         for index, sample in enumerate(row):
-            answers.append(TermAnswer(prompt.id, sample.tokens, (-1.0) ** index, sample.logprobs))
+            advantage = (-1.0) ** index  # such that the gradient is not 0
+            answers.append(TermAnswer(prompt.id, sample.tokens, advantage, sample.logprobs))
     term = Term("own", "own", Objective(), tuple(answers))
     engine.update(prompts, [term], Optimisation(learning_rate=0.0, max_tokens=training.max_new_tokens))
     return clock() - began, float(np.mean([answer.tokens.size for answer in answers]))
 
 
 def fit_to_time(findings: Findings, suite_with: Callable[[Findings], Suite], source: str, minutes: float) -> Findings:
-    """Choose the first of SIZES_BY_BUDGET whose fewest steps take at most `minutes` by the plan, and the most steps that do,
-    within STEPS. suite_with: the suite with given findings. Raises HarnessError where the suite does not fit this machine."""
+    """Choose the first of SIZES_BY_BUDGET whose fewest steps take at most `minutes`, and the most steps that do, within STEPS. What
+    they take is the plan's time, multiplied by the measured `findings.pace`. Where no size fits, the last one with its fewest steps
+    is returned, and its reasons say so. suite_with: the suite with given findings. Raises HarnessError where the suite does not fit
+    this machine."""
 
     def predict(changed: Findings) -> float:
         with TemporaryDirectory() as results:

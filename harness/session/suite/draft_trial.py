@@ -32,10 +32,15 @@ from harness.verification.verifier import Verifier
 if TYPE_CHECKING:
     from harness.engines.embedded.engine import EmbeddedEngine
 
-# Shares of right answers, between which most questions have right and wrong ones
-LEAST, MOST = 0.2, 0.7
-# Questions of a level; answers to each, and of a level with right and wrong ones
-PROMPTS, ANSWERS, MORE = 8, 1, 3
+# A level fits a model that answers at least and at most these shares right: then most questions have right and wrong answers
+LEAST = 0.2
+MOST = 0.7
+# Questions that are asked of each level
+PROMPTS = 8
+# Answers to each of them at first
+ANSWERS = 1
+# Further answers to each, on levels with right and wrong ones: only there do they decide anything
+MORE = 3
 # Answers to each of 2 PROMPTS mixed questions, in every style
 OF_STYLE = 2
 # Levels that are trained on at most where none fits
@@ -217,6 +222,7 @@ class DraftTrial:
         if texts:
             size = count_of(answers * len(texts), "answer")
             print(f"{self.engine.name}: samples {size} of at most {self.limit} tokens", file=sys.stderr)
+        # Another stream of random numbers than that of the answers so far: with the same one they would be drawn again
         stream = f"trial-{max(map(len, answered), default=0)}"
         more = sample_answers(self.engine, "trial", texts, answers, self.limit, stream)
         for row, drawn in zip(answered, more, strict=True):
@@ -278,7 +284,15 @@ def choose_settings(tried: Sequence[TriedLevel], task: str | FileTask, limit: in
     if styles:
         named = ", ".join(f"{policy} {style}" for policy, style in styles.items())
         why.append(f"style: {named} had most right answers.")
-    return Findings(name, styles, warm, ends, tokens, why=tuple(why), tasks=puzzles)
+    return Findings(
+        task=name,
+        styles=styles,
+        warm=warm,
+        answer_ends=ends,
+        tokens=tokens,
+        why=tuple(why),
+        tasks=puzzles,
+    )
 
 
 def _choose_length(tried: Sequence[TriedLevel], warm: bool, limit: int) -> tuple[int, list[str]]:

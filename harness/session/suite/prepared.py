@@ -70,9 +70,9 @@ def read_stored_cells(
 ) -> StoredCells:
     """Read the folders of cells once and compute their states.
 
-    damages: what the store knows of journals, by key. before: the reading from before a run laid its claim. In between another
-    run may have made a cell anew: a damage from that time then is the old journal's, which a manifest that has changed since
-    tells."""
+    damages: what the store knows of journals, by key. before: the reading from before a run laid its claim. Between the two another
+    run may have trained a cell anew. Its manifest has changed then, and the damage that the store knew was that of the old journal,
+    so it is dropped."""
     folders = {key: read_cell_folder(f"{folder}/{key}") for key in keys}
     held = keys_held(folder)
     states = {}
@@ -155,11 +155,12 @@ class Prepared:
             before = read_forerunners(
                 self.folder, {*(cell.key for cell in self.all_cells), *self._keys_of_altered_runs()}
             )
-        held = keys_held(self.folder) if self.stored is None else set(states)
+        # `with_states` has already called cells without a living run "cut off"; states that are read one by one have not
+        held = keys_held(self.folder) if self.stored is None else None
         statuses = []
         for cell in self.cells:
             state, reason, attempts = states[cell.key]
-            if state == "running" and cell.key not in held:
+            if held is not None and state == "running" and cell.key not in held:
                 state = "cut off"
             older = before.get((cell.group.name, cell.variant.name, cell.seed))
             if state == "pending" and older is not None:
@@ -193,7 +194,9 @@ class Prepared:
         file = self.suite_file()
         with suppress(StoreError):
             before = read_suite(self.folder, self.folder / "suite.json")
-            if before.claims.digest == file.claims.digest:  # stated then, not now
+            if (
+                before.claims.digest == file.claims.digest
+            ):  # the same claims: they keep the time at which they were first stated
                 file = msgspec.structs.replace(file, claims=before.claims)
             if not self.altered and before == file:
                 return False

@@ -30,8 +30,10 @@ def validate_suite(suite: Suite, source: str) -> Suite:
         if fault:
             raise SuiteError(source, f"{place}.dynamic_sampling", fault)
         for g, group in enumerate(suite.groups):
-            _check_group(suite, variant, regime, group, source, f"groups[{g}].policies", place)
-        variants.append(_with_options(variant, regime, source, place))
+            if variant.runs_in(group.name):
+                _check_group(suite, variant, regime, group, source, f"groups[{g}].policies", place)
+        _check_correction(variant, regime, source, place)
+        variants.append(_with_options(variant, regime))
     return suite.model_copy(update={"regimes": variants})
 
 
@@ -48,10 +50,10 @@ def _build_regime(variant: Variant, source: str, place: str) -> Regime:
 
 
 def _check_group(
-    suite: Suite, variant: Variant, regime: Regime, group: ModelGroup, source: str, policies: str, place: str
+    suite: Suite, variant: Variant, regime: Regime, group: ModelGroup, source: str, policies_place: str, place: str
 ) -> None:
-    """Check that a regime can train a group. policies, place: where the group's policies and the variant stand in the suite.
-    Raises SuiteError."""
+    """Check that a regime can train a group. policies_place, place: where the group's policies and the variant stand in the
+    suite. Raises SuiteError."""
     sharing = variant.sharing or suite.sharing
     names = [policy.name for policy in group.policies]
     if len(names) < 2 and regime.shares and sharing.direction != "none" and variant.replay is None:
@@ -59,7 +61,7 @@ def _check_group(
             f"{variant.name!r} shares experience, but the group {group.name!r} has one policy (use `independent`, or "
             "`direction: none`)"
         )
-        raise SuiteError(source, policies, problem)
+        raise SuiteError(source, policies_place, problem)
     rollouts = {policy.rollouts or suite.training_of(variant).rollouts for policy in group.policies}
     odd = [count for count in rollouts if count * variant.factor % 1]
     if odd:
@@ -67,7 +69,7 @@ def _check_group(
         raise SuiteError(source, f"{place}.budget", problem)
     if len(rollouts) > 1 and not regime.unequal_rollouts:
         problem = f"{variant.name!r} is defined for equal numbers of rollouts per policy: {regime.unequal_reason}"
-        raise SuiteError(source, policies, problem)
+        raise SuiteError(source, policies_place, problem)
     if sharing.direction == "edges":
         try:
             sharing.among(names)
@@ -90,11 +92,19 @@ def _unfit_sampling(variant: Variant, regime: Regime, sharing: Sharing) -> str:
     return ""
 
 
-def _with_options(variant: Variant, regime: Regime, source: str, place: str) -> Variant:
-    """Write out a variant's options, all of its regime's, and the denominator that the regime uses unless the suite says. Raises
-    SuiteError."""
-    denominator = variant.old_logprobs or regime.old_logprobs
-    if variant.sampler_correction and denominator == "sampler":
+def _denominator_of(variant: Variant, regime: Regime) -> str:
+    """Return what the ratio is taken to: the suite's `old_logprobs`, else the regime's."""
+    return variant.old_logprobs or regime.old_logprobs
+
+
+def _check_correction(variant: Variant, regime: Regime, source: str, place: str) -> None:
+    """Refuse a correction of the sampler's drift where the ratio holds it already. Raises SuiteError."""
+    if variant.sampler_correction and _denominator_of(variant, regime) == "sampler":
         problem = "corrects what `old_logprobs: sampler` already puts into the ratio; use one of the two"
         raise SuiteError(source, f"{place}.sampler_correction", problem)
-    return variant.model_copy(update={"options": registry.resolve_options(regime.options), "old_logprobs": denominator})
+
+
+def _with_options(variant: Variant, regime: Regime) -> Variant:
+    """Return the variant with every option of its regime written out, and with what its ratio is taken to."""
+    options = registry.resolve_options(regime.options)
+    return variant.model_copy(update={"options": options, "old_logprobs": _denominator_of(variant, regime)})
