@@ -50,13 +50,19 @@ MAX_MESSAGE_BYTES = 4 << 20  # fits the largest record that the types allow
 class Refusal(StrEnum):
     """Why something was refused.
 
-    The message: `malformed`: no msgpack, cut off, nested too deeply, no UTF-8; `wrong_type`: no record; `not_finite`:
-    or beyond float32 training; `not_logprob`: positive; `inconsistent`: fields contradict each other; `empty`: nothing
-    to learn from. The header: `not_subscribed`: no such edge; `unknown_prompt`: not asked at that step; `future`: a
-    step not reached; `version`: contradicts an earlier record; `late`: nothing by the deadline. The content:
-    `unverified`: not right, as claimed; `invalid`: undecided; `untranslatable`: the receiver's tokenizer failed;
-    `too_long`: more tokens than it trains on, or than its model has positions for; `open_thought`: its prompt opens a
-    thought, which neither the answer closes nor its tokenizer can close.
+    The message: `oversized`: more bytes than one may have; `malformed`: no msgpack, cut off, nested too deeply, no UTF-8;
+    `wrong_type`: no record, or of a kind that the regime does not share; `not_finite`: or beyond float32 training;
+    `not_logprob`: positive; `inconsistent`: fields contradict each other; `empty`: nothing to learn from.
+
+    The header: `quota`: more messages or bytes than a sender has; `unknown_author`: no policy of the cell, or none that the
+    receiver hears; `not_subscribed`: no such edge; `forged`: of another author than its sender; `stale`: of a step too long
+    ago; `future`: of a step not reached; `unknown_prompt`: not asked at that step; `version`: contradicts an earlier record;
+    `duplicate`: sent before; `late`: nothing by the deadline.
+
+    The content: `unverified`: not right, as claimed; `invalid`: undecided; `residual`: its log-probabilities do not fit the
+    receiver's tokens within the suite's limits; `untranslatable`: the receiver's tokenizer failed; `too_long`: more tokens than
+    it trains on, or than its model has positions for; `open_thought`: its prompt opens a thought, which neither the answer
+    closes nor its tokenizer can close.
     """
 
     OVERSIZED = "oversized"

@@ -30,6 +30,7 @@ _COMPOUND = {"mph": {"mi": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "kmh": {"km":
 _LETTERS = {"m", "g", "s", "h", "l", "L", "J", "K", "N", "W", "V", "A", "C", "F", "M", "T", "Å"}
 _LETTER_UNITS = {"M": "molar", "T": "tesla", "Å": "angstrom"}
 
+# `quarter` is missing on purpose: in word problems `3 quarters` are coins, and the gold is 3
 _SCALES: dict[str, int | Fraction] = {
     "hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "quadrillion": 10**15,
     "lakh": 10**5, "crore": 10**7, "dozen": 12, "gross": 144, "half": Fraction(1, 2), "halves": Fraction(1, 2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -346,3 +347,8 @@ def test_receivers_at_steps_of_their_own_hear_everything_once() -> None:
             (a, s) for a in POLICIES if a != policy for s in range(1, steps - 1)
         }
     assert 0 <= min(spans) <= max(spans) <= 2
+
+
+def test_every_reason_of_refusal_is_explained() -> None:
+    explained = set(re.findall(r"`(\w+)`", Refusal.__doc__ or ""))
+    assert explained == {reason.value for reason in Refusal}
