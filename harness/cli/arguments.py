@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import textwrap
 from collections.abc import Iterable
 from contextlib import suppress
@@ -151,10 +152,11 @@ def print_json(value: Any) -> None:
 def print_table(
     title: str, columns: list[str], rows: list[list[str]], right: Iterable[str] = (), json: object = None
 ) -> None:
-    """Print rows, or the document `json`. right: columns of numbers. More than 200 rows are not folded, which is slow."""
+    """Print rows, or the document `json`. right: columns of numbers. Cells are folded to the terminal's width; where there is no
+    terminal they are not, so that a key can be searched and copied, nor are more than 200 rows, which is slow."""
     if json is not None:
         print_json(json)
-    elif len(rows) > 200:
+    elif len(rows) > 200 or not sys.stdout.isatty():
         _print_unfolded(title, columns, rows, right)
     else:
         table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
