@@ -35,7 +35,9 @@ class Stage0(SuiteModel):
         description="What the examples are of: `micro`, or levels of the ladder; null: `training.task`.",
     )
     steps: Positive | None = Field(default=None, description="Optimiser steps of 16 examples.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="Of AdamW.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="AdamW's learning rate."
+    )
     gate: Fraction | None = Field(
         default=None, description="Least accuracy given chain of thought, in every skill group."
     )

@@ -281,11 +281,9 @@ TaskName = Annotated[
 class TaskShare(SuiteModel):
     """A part of mixed training: {name: countdown, share: 0.5}, with settings or a `file` as of a task alone."""
 
-    task: TaskName = Field(
-        description="Of a list: each part's task, written as `name` with its settings, or as `file`."
-    )
+    task: TaskName = Field(description="In a list: a part's task, written as `name` with its settings, or as `file`.")
     share: Annotated[float, Field(gt=0, le=1_000)] = Field(
-        default=1.0, description="Of a list: of the questions, relative to the other parts' shares."
+        default=1.0, description="In a list: the part's share of the questions, relative to the others'."
     )
 
     @model_validator(mode="before")
@@ -355,15 +353,16 @@ class Training(SuiteModel):
         description="Optimiser updates (mini-batches) per step.",
     )
     learning_rate: Annotated[LearningRate, Range(0.2, 5.0, "log", "normal", relative=True)] = Field(
-        default=1e-4, description="Of AdamW, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones."
+        default=1e-4,
+        description="AdamW's learning rate, constant. 1e-4 fits micro models, 1e-6 to 1e-5 pretrained ones.",
     )
-    betas: _Betas = Field(default=[0.9, 0.99], description="Of AdamW.")
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(default=0.0, description="Of AdamW.")
+    betas: _Betas = Field(default=[0.9, 0.99], description="AdamW's decay of its two moments.")
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = Field(default=0.0, description="AdamW's weight decay.")
     clip_norm: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=1.0, description="Largest norm of an update's gradient."
     )
     temperature: Annotated[float, Field(ge=0.01, le=10)] = Field(  # vLLM's lowest
-        default=1.0, description="Of sampling and log-probabilities in training."
+        default=1.0, description="Temperature at which training samples, and of the log-probabilities it learns from."
     )
     max_new_tokens: Annotated[int, Field(ge=1, le=131072)] = Field(
         default=44, description="Longest answer in tokens; a longer one is cut off and wrong."
@@ -418,7 +417,7 @@ class Evaluation(SuiteModel):
         "others as with null.",
     )
     temperature: Annotated[float, Field(gt=0, le=10)] = Field(
-        default=1.0, description="Of the samples; learning curves are sampled at 1."
+        default=1.0, description="Temperature of the samples; learning curves are sampled at 1."
     )
     top_p: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0, description="Samples are among the likeliest tokens that together have this probability; 1: all."
@@ -487,7 +486,7 @@ class Tune(SuiteModel):
     check: Annotated[list[Seed], Field(max_length=100)] = Field(
         default=[], description="Other seeds, on which the chosen setting runs again."
     )
-    evaluation: Evaluation = Field(description="Of trials: tasks that the table does not ask.")
+    evaluation: Evaluation = Field(description="What trials are measured on: tasks that the table does not ask.")
     sampler: Literal["tpe", "random"] = Field(
         default="tpe", description="Proposals from the results so far, or at random."
     )
@@ -504,7 +503,7 @@ class Tune(SuiteModel):
         default=["learning_rate", "rollouts", "kl"],
         description="Settings that are searched for every regime and the baseline.",
     )
-    seed: Seed = Field(default=0, description="Of the proposals.")
+    seed: Seed = Field(default=0, description="Seed of the settings that are proposed.")
     transfer: bool = Field(
         default=False,
         description="Each group chooses for itself; the table runs every choice on all its groups.",
@@ -535,9 +534,9 @@ class Suite(SuiteModel):
     younger: ClassVar[dict[str, Any]] = {"tune": None, "claims": [], "retention": []}
 
     name: Annotated[Name, not_of_a_file("evaluations", "harness.duckdb")] = Field(
-        description="Of the results folder; by default the file's."
+        description="Name of the results folder; by default the file's."
     )
-    title: Annotated[str, Field(max_length=300)] = Field(default="", description="For headings.")
+    title: Annotated[str, Field(max_length=300)] = Field(default="", description="Shown above tables and pages.")
     engine: Name = Field(
         default="embedded", description="`embedded` (one process) or `openrlhf` (Ray; docs/openrlhf.md)."
     )
@@ -552,7 +551,7 @@ class Suite(SuiteModel):
     )
     training: Training = Field(default=Training(), description="One cell's run.")
     evaluation: Evaluation = Field(default=Evaluation(), description="What is measured.")
-    sharing: Sharing = Field(default=Sharing(), description="For variants without their own.")
+    sharing: Sharing = Field(default=Sharing(), description="What variants share that have no `sharing` of their own.")
     tune: Tune | None = Field(
         default=None,
         description="Search settings first, under an equal budget (docs/tuning.md).",

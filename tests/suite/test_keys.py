@@ -20,7 +20,10 @@ def test_no_part_of_the_schema_is_left_out() -> None:
 
 def test_types_and_defaults_in_words() -> None:
     lines = suite_keys.page().splitlines()
-    assert "- **`training.learning_rate`** (`0.0001`; number above 0 to 1): Of AdamW, constant." in " ".join(lines)
+    assert (
+        "- **`training.learning_rate`** (`0.0001`; number above 0 to 1): AdamW's learning rate, constant."
+        in " ".join(lines)
+    )
     for start in (
         "- **`evaluation.k`** (`4`; integer 0–1,024 or mapping or null): ",
         "- **`evaluation.limit`** (`null`; integer from 1): ",
