@@ -20,9 +20,7 @@ from harness.statistics import (
     sampling_variance,
 )
 from harness.statistics.comparison import CEILING, FLOOR, IDLE
-from harness.store import (
-    pace_statistics as pace_statistics,
-)  # for its effect: it fills STATISTICS
+from harness.store import pace_statistics as pace_statistics  # it fills STATISTICS
 from harness.store.learning_curves import MEAN as MEAN
 from harness.store.pace import Clocks, PaceBook
 from harness.store.question_scores import QuestionBook

@@ -26,9 +26,7 @@ from harness.statistics import (
 from harness.statistics.comparison import DIFFERS_POLICIES, EQUIVALENT, INCONCLUSIVE
 from harness.statistics.crossed import CrossedEstimate
 from harness.statistics.policies import MemberScores, find_policy_differences
-from harness.store import (
-    pace_statistics as pace_statistics,
-)  # for its effect: it fills STATISTICS
+from harness.store import pace_statistics as pace_statistics  # it fills STATISTICS
 from harness.store.equal_cost import Candidate, Rivals, choose_best_rate, choose_equal_cost, judge_found
 from harness.store.finished import (
     BySeed,

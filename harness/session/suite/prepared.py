@@ -194,9 +194,8 @@ class Prepared:
         file = self.suite_file()
         with suppress(StoreError):
             before = read_suite(self.folder, self.folder / "suite.json")
-            if (
-                before.claims.digest == file.claims.digest
-            ):  # the same claims: they keep the time at which they were first stated
+            # The same claims keep the time at which they were first stated
+            if before.claims.digest == file.claims.digest:
                 file = msgspec.structs.replace(file, claims=before.claims)
             if not self.altered and before == file:
                 return False
