@@ -302,20 +302,18 @@ def check_suite(submission: SubmittedBundle) -> str:
 
 
 def _check_regimes(submission: SubmittedBundle, place: str) -> None:
-    """Check the options of each regime that is installed here. place: of the suite's file. Raises UsageError."""
+    """Check the suite with those of its regimes that are installed here. place: of the suite's file. Raises UsageError."""
     theirs = submission.resolved
     installed = registry.installed()
-    for i, variant in enumerate(theirs.regimes):
-        if variant.regime not in installed:
-            continue
-        alone = theirs.model_copy(update={"regimes": [variant]})
-        try:
-            resolved = validate_suite(alone, place)
-        except SuiteError as error:
-            where = error.path.replace("regimes[0]", f"regimes[{i}]", 1)
-            raise submission.fault(error.problem, f"{place}: {where}") from None
-        if resolved != alone:
-            raise submission.fault("options that are not resolved", place, f"config.regimes[{i}]")
+    places = [i for i, variant in enumerate(theirs.regimes) if variant.regime in installed]
+    known = theirs.model_copy(update={"regimes": [theirs.regimes[i] for i in places]})
+    try:
+        resolved = validate_suite(known, place)
+    except SuiteError as error:  # its place among all regimes, not among those that are installed
+        where = re.sub(r"^regimes\[(\d+)\]", lambda found: f"regimes[{places[int(found[1])]}]", error.path)
+        raise submission.fault(error.problem, f"{place}: {where}") from None
+    if resolved != known:
+        raise submission.fault("options that are not resolved", place, "config.regimes")
 
 
 def comparable_suite(suite: Suite) -> Any:
@@ -489,7 +487,7 @@ def _check_answers(
         for question, gold in asked.golds[task].items():
             for step in steps:
                 wanted[_AnswerPlace(task, metric, repeat, question, step)] = gold
-    differing = sorted(answer for answer in given.keys() | wanted.keys() if given.get(answer) != wanted.get(answer))
+    differing = sorted({answer for answer, _ in given.items() ^ wanted.items()})
     if differing:
         raise submission.fault(_describe_difference(differing[0], given, wanted), place)
 
